@@ -1,0 +1,1 @@
+"""vime: RL post-training whose every customisation is a plugin."""

@@ -1,0 +1,34 @@
+"""All that a plugin may import: `from vime.api import hookimpl, Sample, ...`."""
+
+from __future__ import annotations
+
+from vime.engine.base import Engine, SamplingParams, current_engine
+from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
+from vime.isolation import IsolatedPool, IsolatedTimeout
+from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
+from vime.plugins.hookspecs import hookimpl
+from vime.plugins.settings import Settings
+from vime.sample import Sample, Status, rollouts
+
+__all__ = [
+    "ConfigError",
+    "ContractError",
+    "DataError",
+    "DynamicFilterOutput",
+    "Engine",
+    "EngineError",
+    "Generation",
+    "IsolatedPool",
+    "IsolatedTimeout",
+    "PluginError",
+    "RolloutFnEvalOutput",
+    "RolloutFnTrainOutput",
+    "Sample",
+    "SamplingParams",
+    "Settings",
+    "Status",
+    "VimeError",
+    "current_engine",
+    "hookimpl",
+    "rollouts",
+]

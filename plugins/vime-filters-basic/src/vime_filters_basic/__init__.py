@@ -1,0 +1,1 @@
+"""Common group and sample filters for vime."""

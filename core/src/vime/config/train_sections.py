@@ -1,0 +1,123 @@
+"""The configuration of training: the algorithm, and how the trainer carries it out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vime.config.fields import Count, CountOrZero, Fraction, NonNegative, PathStr, Positive, Section
+
+GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline")
+"""Estimators whose baseline is the sample's own group: they need more than one sample per prompt."""
+
+
+class AlgorithmSection(Section):
+    """Algorithm"""
+
+    advantage_estimator: Literal["grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"] = "grpo"
+    """How rewards become advantages, and with them the default loss."""
+    loss_type: Literal["policy_loss", "sft_loss", "custom_loss"] = "policy_loss"
+    """What is minimised: the policy loss, the negative log-likelihood, or that of a plugin or --custom-loss-function-path."""
+    eps_clip: Positive = 0.2
+    """Clip range of the ratio, downwards (and upwards where eps_clip_high is not set)."""
+    eps_clip_high: Positive | None = None
+    """Clip range of the ratio, upwards; without it eps_clip."""
+    eps_clip_c: Annotated[float, Field(gt=1)] | None = None
+    """Lower bound of the dual clip for negative advantages; without it none."""
+    value_clip: Positive = 0.2
+    """Clip range of the values (ppo)."""
+    kl_coef: NonNegative = 0.0
+    """Weight of the KL penalty in the reward."""
+    use_kl_loss: bool = False
+    """Add a KL term to the loss."""
+    kl_loss_coef: NonNegative = 0.0
+    """Weight of the KL term in the loss."""
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "k1"
+    """Estimator of the KL divergence; low_var_kl is k3, clamped."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    gamma: Fraction = 1.0
+    """Discount of later rewards."""
+    lambd: Fraction = 1.0
+    """Lambda of generalised advantage estimation."""
+    rewards_normalization: bool = True
+    """Subtract the group's baseline from the rewards and, where the estimator does, divide by its standard deviation."""
+    disable_grpo_std_normalization: bool = False
+    """Do not divide by the group's standard deviation."""
+    normalize_advantages: bool = False
+    """Whiten the advantages over the batch."""
+    exclude_removed_from_baseline: bool = False
+    """Leave samples with remove_sample out of the group's baseline too."""
+    calculate_per_token_loss: bool = False
+    """Average over all tokens of the batch: the same as --loss-aggregation token."""
+    loss_aggregation: Literal["sample", "token", "constant"] = "sample"
+    """How token losses are averaged: within a sample and then over samples, over all tokens, or by the longest allowed response."""
+    use_rollout_logprobs: bool = False
+    """Take the engine's log-probs as the old ones of the ratio."""
+    use_tis: bool = False
+    """Correct for the difference between engine and trainer by truncated importance sampling."""
+    tis_clip: Positive = 2.0
+    """Upper bound of the importance weight."""
+    tis_clip_low: NonNegative = 0.0
+    """Lower bound of the importance weight."""
+    tis_level: Literal["token", "sequence"] = "token"
+    """Whether weights are of tokens or of whole responses."""
+
+
+class OptimizerSection(Section):
+    """Optimizer and batches"""
+
+    lr: NonNegative = 1e-6
+    """Learning rate."""
+    lr_decay_style: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up."""
+    lr_decay_iters: Count | None = None
+    """Optimizer steps until min_lr; without it all of the run."""
+    lr_warmup_iters: CountOrZero = 0
+    """Optimizer steps of linear warm-up."""
+    min_lr: NonNegative = 0.0
+    """Learning rate at the end of the decay."""
+    weight_decay: NonNegative = 0.01
+    """Weight decay of AdamW."""
+    adam_beta1: Fraction = 0.9
+    """First moment's decay."""
+    adam_beta2: Fraction = 0.999
+    """Second moment's decay."""
+    adam_eps: Positive = 1e-8
+    """Added to the root of the second moment."""
+    clip_grad: NonNegative = 1.0
+    """Largest gradient norm; 0 does not clip."""
+    global_batch_size: Count | None = None
+    """Samples in an optimizer step; without it all of the rollout, divided by num_steps_per_rollout."""
+    num_steps_per_rollout: Count | None = None
+    """Optimizer steps for each rollout; without it what global_batch_size gives."""
+    micro_batch_size: Count | None = None
+    """Samples in a forward pass; without it as many as max_tokens_per_gpu holds."""
+    use_dynamic_batch_size: bool | None = None
+    """Fill micro-batches up to max_tokens_per_gpu; without it on, unless micro_batch_size is set."""
+    max_tokens_per_gpu: Count = 8192
+    """Tokens in a forward pass under use_dynamic_batch_size; a longer sample goes alone."""
+    max_bad_steps: Count = 3
+    """Steps in a row with a loss or gradient that is not finite before the run stops; each is skipped and counted."""
+
+
+class TrainerSection(Section):
+    """Trainer (DeepSpeed)"""
+
+    train_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the trainer; auto is float32 for small models on the CPU and bfloat16 otherwise."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """ZeRO stage: what is split over the ranks (0 nothing, 1 optimizer, 2 gradients, 3 parameters)."""
+    attn_implementation: str = "auto"
+    """Attention of the transformers model: auto, eager, sdpa, flash_attention_2, ..."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass, to save memory."""
+    optimizer_offload: bool = False
+    """Keep the optimizer's state in the memory of the host."""
+    logprob_chunk_size: Count = 1024
+    """Tokens whose logits exist at a time, in float32."""
+    lora_rank: CountOrZero = 0
+    """Rank of LoRA adapters; 0 trains all weights."""
+    deepspeed_config: PathStr | None = None
+    """JSON file with any other DeepSpeed settings."""

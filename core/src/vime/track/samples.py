@@ -1,0 +1,94 @@
+"""samples/<split>_<step>.parquet: every sample of a rollout, kept or why not, for people and for the report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vime.sample import Sample
+
+Dropped = Iterable[tuple[list[Sample], str]]
+"""Groups that were not trained, each with its reason."""
+
+
+def samples_path(directory: Path, split: str, step: int) -> Path:
+    """For example samples/train_000012.parquet; the split's own name where it fits into a file name."""
+    return directory / f"{re.sub(r'[^A-Za-z0-9._-]', '_', split)}_{step:06d}.parquet"
+
+
+def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> Path:
+    """Write all samples of a rollout aside and rename. Needs pyarrow."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    records = [_record(sample, step, None) for group in groups for sample in group]
+    records += [_record(sample, step, reason) for group, reason in dropped for sample in group]
+    as_json = any(isinstance(record["reward"], dict) for record in records)
+    if as_json:
+        for record in records:
+            record["reward"] = _text(record["reward"])
+    schema = pyarrow.schema(
+        [
+            ("step", pyarrow.int64()),
+            ("group_index", pyarrow.int64()),
+            ("index", pyarrow.int64()),
+            ("rollout_id", pyarrow.int64()),
+            ("prompt", pyarrow.string()),
+            ("response", pyarrow.string()),
+            ("label", pyarrow.string()),
+            ("reward", pyarrow.string() if as_json else pyarrow.float64()),
+            ("status", pyarrow.string()),
+            ("kept", pyarrow.bool_()),
+            ("drop_reason", pyarrow.string()),
+            ("removed", pyarrow.bool_()),
+            ("response_length", pyarrow.int64()),
+            ("weight_versions", pyarrow.list_(pyarrow.int64())),
+            ("metadata", pyarrow.string()),
+        ]
+    )
+    path = samples_path(directory, split, step)
+    directory.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".tmp")
+    parquet.write_table(pyarrow.Table.from_pylist(records, schema=schema), aside, compression="zstd")
+    aside.replace(path)
+    return path
+
+
+def remove_after(directory: Path, step: int) -> None:
+    """Delete the files of later steps, which a resumed run writes anew."""
+    for path in directory.glob("*.parquet"):
+        number = path.stem.rpartition("_")[2]
+        if number.isdigit() and int(number) > step:
+            path.unlink()
+
+
+def _record(sample: Sample, step: int, drop_reason: str | None) -> dict[str, Any]:
+    reward = sample.reward
+    return {
+        "step": step,
+        "group_index": sample.group_index,
+        "index": sample.index,
+        "rollout_id": sample.rollout_id,
+        "prompt": _text(sample.prompt),
+        "response": _text(sample.response),
+        "label": _text(sample.label),
+        "reward": reward if reward is None or isinstance(reward, dict) else float(reward),
+        "status": sample.status.value,
+        "kept": drop_reason is None,
+        "drop_reason": drop_reason,
+        "removed": sample.remove_sample,
+        "response_length": sample.response_length,
+        "weight_versions": sample.weight_versions,
+        "metadata": _text(sample.metadata) if sample.metadata else None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    """Strings as they are (lone surrogates replaced), other values as JSON."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text.encode("utf-8", errors="replace").decode("utf-8")

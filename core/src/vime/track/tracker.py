@@ -1,0 +1,100 @@
+"""One place that metrics and samples go through on their way to the run folder."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vime.sample import Sample
+from vime.track.console import Console
+from vime.track.jsonl import JsonlWriter
+from vime.track.run_dir import RunDir
+from vime.track.samples import Dropped, remove_after, write_samples
+from vime.track.tensorboard import TensorBoardWriter
+
+
+class Tracker:
+    """Writes metrics.jsonl, TensorBoard events and sample files. A backend that fails is warned about once and left out."""
+
+    def __init__(self, run_dir: RunDir, config: Any, console: Console) -> None:
+        self._run_dir = run_dir
+        self._console = console
+        self._jsonl = JsonlWriter(run_dir.metrics)
+        self._tensorboard: TensorBoardWriter | None = None
+        self._write_samples = True
+        self._latest: dict[str, float] = {}
+        self._latest_step: int | None = None
+        if getattr(config, "tensorboard", True):
+            self._tensorboard = self._guarded("TensorBoard", lambda: TensorBoardWriter(run_dir.tensorboard))
+
+    def log(self, step: int, namespace: str, metrics: Mapping[str, Any]) -> None:
+        """Write one line `{"step", "time", "<namespace>/<key>": number}`; what is not a finite number is left out with a warning."""
+        full = self._finite({key if key.startswith(f"{namespace}/") else f"{namespace}/{key}": value for key, value in metrics.items()})
+        if not full:
+            return
+        self._jsonl.write(step, full)
+        if self._latest_step != step:
+            self._latest, self._latest_step = {}, step
+        self._latest.update(full)
+        if self._tensorboard is not None and self._guarded("TensorBoard", lambda: self._tensorboard.write(step, full) or True) is None:  # type: ignore[union-attr]
+            self._tensorboard = None
+
+    def latest(self) -> dict[str, float]:
+        """All metrics of the last logged step, by full key: what the console's line shows."""
+        return dict(self._latest)
+
+    def log_samples(self, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> None:
+        """Write samples/<split>_<step>.parquet: kept groups, and dropped ones as (group, reason)."""
+        if self._write_samples:
+            written = self._guarded("the sample files", lambda: write_samples(self._run_dir.samples, step, split, groups, dropped))
+            self._write_samples = written is not None
+
+    def truncate_after(self, step: int) -> None:
+        """Forget what was written for steps after `step`, the last one of the checkpoint that a run resumes from."""
+        self._jsonl.truncate_after(step)
+        remove_after(self._run_dir.samples, step)
+        if self._tensorboard is not None:
+            self._guarded("TensorBoard", lambda: self._tensorboard.truncate_after(step))  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        self._jsonl.close()
+        if self._tensorboard is not None:
+            self._guarded("TensorBoard", self._tensorboard.close)
+            self._tensorboard = None
+
+    def _finite(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        finite: dict[str, float] = {}
+        for key, value in metrics.items():
+            number = _number(value)
+            if number is None:
+                self._console.warn(f"metric {key} is a {type(value).__name__}, not a number; it is left out")
+            elif not math.isfinite(number):
+                self._console.warn(f"metric {key} is not finite; such values are left out of metrics.jsonl")
+            else:
+                finite[key] = number
+        return finite
+
+    def _guarded(self, backend: str, action: Callable[[], Any]) -> Any:
+        """Run an action of a backend; None, with one warning, when it fails. Metrics never end a training run."""
+        try:
+            return action()
+        except Exception as error:
+            fix = "" if not isinstance(error, ImportError) else f"; pip install {error.name or backend}"
+            self._console.warn(f"{backend} is switched off: {type(error).__name__}: {error}{fix}")
+            return None
+
+
+def _number(value: Any) -> float | int | None:
+    """A Python number out of a number, a NumPy scalar or a tensor of one element; None for anything else."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, numbers.Real):
+        return float(value)
+    try:
+        return float(value.item())
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return None

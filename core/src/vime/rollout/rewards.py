@@ -1,0 +1,227 @@
+"""Scores samples: hooks before and after, single and group mode, the error policy, and the counters."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from vime.errors import ContractError
+from vime.rollout.reward_guard import (
+    BadRewardError,
+    RewardShape,
+    RewardTimeoutError,
+    check_key,
+    check_number,
+    check_reward,
+    check_rewards,
+    check_siblings,
+    last_boxed,
+    where,
+)
+from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
+from vime.rollout.reward_worker import RewardRunner, RewardSetupError
+from vime.sample import Sample, Status
+
+if TYPE_CHECKING:
+    from vime.config.eval import EvalDatasetConfig
+    from vime.config.run_config import RunConfig
+    from vime.plugins.manager import PluginManager
+
+SCORED = "_scored"
+"""Attribute of samples whose reward is final. It travels with them through buffers and checkpoints."""
+
+
+class RewardScorer:
+    """Gives samples their rewards. One object serves training and evaluation, from any event loop.
+
+    A sample is scored once: `rollout_sample_hook`, then its reward (or the one that custom_generate set), then
+    `shape_reward`. Calling `score` or `score_group` again with samples that have their final reward leaves these alone,
+    so a whole group may be passed again after one of its samples was generated anew. ABORTED and FAILED samples are
+    passed over. The list that is passed in is updated in place where `rollout_sample_hook` returns another Sample.
+
+    Raises ConfigError at construction where nobody could score the run's samples.
+    """
+
+    def __init__(self, config: RunConfig, plugins: PluginManager) -> None:
+        self.config = config
+        self.plugins = plugins
+        self.resolver = RewardResolver(config, plugins)
+        self.resolver.check_at_start()
+        self._runner = RewardRunner(config, plugins)
+        self._shape = RewardShape()
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._sample_hooks = plugins.implementations("rollout_sample_hook")
+        self._shapers = plugins.implementations("shape_reward")
+
+    async def score(
+        self, samples: list[Sample], *, evaluation: bool = False, dataset: EvalDatasetConfig | None = None, rollout_id: int | None = None
+    ) -> None:
+        """Score every sample on its own."""
+        scope = _Scope(self.config, evaluation, dataset)
+        fresh = await self._open(samples, scope, rollout_id)
+        resolved = [(self.resolver.resolve(sample, dataset), sample) for sample in fresh if _unscored(sample)]
+        await _all([self._score_call(reward, [sample], scope, group=False) for reward, sample in resolved])
+        await self._finish(samples, fresh, scope)
+
+    async def score_group(
+        self, group: list[Sample], *, evaluation: bool = False, dataset: EvalDatasetConfig | None = None, rollout_id: int | None = None
+    ) -> None:
+        """Score one group: sample by sample, or, under `--group-rm` and once it is complete, as a whole.
+
+        Samples whose data names different rewards go to the function of each; a function that takes `sample` only is
+        gathered over its samples.
+        """
+        if not self.config.group_rm:
+            await self.score(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
+            return
+        if any(sample.status is Status.ABORTED for sample in group):
+            return
+        scope = _Scope(self.config, evaluation, dataset)
+        fresh = await self._open(group, scope, rollout_id)
+        parts: dict[tuple[int, bool], tuple[ResolvedReward, list[Sample]]] = {}
+        for sample in group if any(map(_unscored, fresh)) else ():
+            if sample.status is not Status.FAILED:
+                reward = self.resolver.resolve(sample, dataset)
+                parts.setdefault((id(reward.function), reward.boxed), (reward, []))[1].append(sample)
+        calls: list[Awaitable[None]] = []
+        for reward, members in parts.values():
+            if reward.takes_group and any(map(_unscored, members)):
+                calls.append(self._score_call(reward, members, scope, group=True))
+            else:
+                calls.extend(self._score_call(reward, [member], scope, group=False) for member in members if _unscored(member))
+        await _all(calls)
+        await self._finish(group, fresh, scope)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Failed rewards since the last call, by plugin and kind: `reward_errors/<plugin>/<timeout|bad_value|exception>`."""
+        errors, self._errors = self._errors, Counter()
+        return {f"reward_errors/{plugin}/{kind}": float(count) for (plugin, kind), count in sorted(errors.items())}
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._runner.close()
+
+    async def _open(self, samples: list[Sample], scope: _Scope, rollout_id: int | None) -> list[Sample]:
+        """Call rollout_sample_hook on what has not been scored yet, and check rewards that custom_generate set. Returns these samples."""
+        fresh: list[Sample] = []
+        for position, sample in enumerate(samples):
+            if sample.status in (Status.ABORTED, Status.FAILED) or (sample.reward is not None and getattr(sample, SCORED, False)):
+                continue
+            for hook in self._sample_hooks:
+                returned = await hook.acall(args=self.config, sample=sample, rollout_id=rollout_id, evaluation=scope.evaluation)
+                if returned is not None and not isinstance(returned, Sample):
+                    raise ContractError(
+                        f"{hook.label}: rollout_sample_hook returned {type(returned).__name__} for {where(sample)}; "
+                        "expected a Sample or None",
+                        hint="change the sample in place and return nothing",
+                    )
+                samples[position] = sample = returned or sample
+            if sample.reward is not None:
+                self._accept(sample.reward, "custom_generate", "custom_generate", sample, scope)
+            fresh.append(sample)
+        return fresh
+
+    async def _score_call(self, reward: ResolvedReward, members: list[Sample], scope: _Scope, *, group: bool) -> None:
+        """One call of a reward function, checked; its failure is dealt with as `--on-reward-error` says."""
+        shown = [_boxed(member) for member in members] if reward.boxed else members
+        who = f"{reward.function.label}: custom_rm"
+        try:
+            value = await self._runner.run(reward, shown, group=group)
+            values = check_rewards(value, who, members) if group else [value]
+        except RewardSetupError:
+            raise
+        except Exception as error:  # noqa: BLE001 - counted, and raised where the error policy says so
+            for member in members:
+                if member.reward is None:
+                    self._fail(error, reward.function.plugin, member, scope)
+            return
+        for member, value in zip(members, values, strict=True):
+            if member.reward is None:
+                self._accept(value, who, reward.function.plugin, member, scope)
+
+    def _accept(self, value: object, who: str, plugin: str, sample: Sample, scope: _Scope) -> None:
+        try:
+            reward = check_reward(value, who, sample, scope.keys)
+            check_key(reward, scope.key, who, sample, scope.flag)
+            self._shape.check(scope.name, reward, who, sample)
+        except BadRewardError as error:
+            sample.reward = None
+            self._fail(error, plugin, sample, scope)
+        else:
+            sample.reward = reward
+
+    def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope) -> None:
+        """Count a failed reward, then raise, drop the sample, or give it a zero."""
+        kinds = {RewardTimeoutError: "timeout", BadRewardError: "bad_value"}
+        self._errors[plugin, kinds.get(type(error), type(error).__name__)] += 1
+        if self.config.on_reward_error == "raise":
+            if not isinstance(error, RewardTimeoutError | BadRewardError):
+                error.add_note(f"while scoring {where(sample)}; --on-reward-error drop|zero goes on without this reward")
+            raise error
+        if self.config.on_reward_error == "drop":
+            sample.status = Status.FAILED
+        else:
+            sample.reward = self._shape.zero(scope.name, scope.keys)
+
+    async def _finish(self, samples: list[Sample], fresh: list[Sample], scope: _Scope) -> None:
+        """Add what shape_reward returns, and mark the rewards as final."""
+        for sample in fresh:
+            if sample.reward is not None and sample.status is not Status.FAILED:
+                await self._add_shaping(sample, scope)
+                setattr(sample, SCORED, True)
+        check_siblings([sample for sample in samples if sample.status not in (Status.ABORTED, Status.FAILED)])
+
+    async def _add_shaping(self, sample: Sample, scope: _Scope) -> None:
+        for shaper in self._shapers:
+            bonus = await shaper.acall(args=self.config, sample=sample)
+            if bonus is None or sample.reward is None:
+                continue
+            added = check_number(bonus, f"{shaper.label}: shape_reward", "as an addition to the reward", sample)
+            if isinstance(sample.reward, dict):
+                assert scope.key is not None
+                sample.reward = {**sample.reward, scope.key: sample.reward[scope.key] + added}
+            else:
+                sample.reward += added
+
+
+class _Scope:
+    """What a call of the scorer is for: training, or one evaluation data set, with its reward key."""
+
+    def __init__(self, config: RunConfig, evaluation: bool, dataset: EvalDatasetConfig | None) -> None:
+        self.evaluation = evaluation
+        self.name = f"eval/{dataset.name if dataset else ''}" if evaluation else "train"
+        own = evaluation and config.eval_reward_key
+        self.key = config.eval_reward_key if own else config.reward_key
+        self.flag = "--eval-reward-key" if own else "--reward-key"
+        self.keys = tuple(dict.fromkeys(key for key in (self.key, config.reward_key, config.eval_reward_key) if key))
+
+
+def _unscored(sample: Sample) -> bool:
+    return sample.reward is None and sample.status is not Status.FAILED
+
+
+def _boxed(sample: Sample) -> Sample:
+    shown = copy.copy(sample)
+    shown.response = last_boxed(sample.response)
+    return shown
+
+
+async def _all(calls: list[Awaitable[None]]) -> None:
+    """Await all; on the first exception cancel the others, and raise that of the earliest among those that failed."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    if not tasks:
+        return
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        pending = [task for task in tasks if not task.done()]
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.gather(*pending, return_exceptions=True)
+    for task in tasks:
+        if task in done and task.exception() is not None:
+            raise task.exception()  # type: ignore[misc]

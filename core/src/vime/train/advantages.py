@@ -1,0 +1,45 @@
+"""Per-token advantages from shaped rewards, as pure functions on the M trained tokens of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+WHITEN_EPSILON = 1e-8
+
+
+def discounted_returns(reward: float, kl_M: Tensor, kl_coef: float, gamma: float) -> Tensor:
+    """REINFORCE++ (arXiv:2501.03262, eq. 4 to 6): the token reward is -kl_coef KL_t, plus the reward at the last
+    token; the return of token t is the discounted sum from t on.
+    """
+    rewards_M = -kl_coef * kl_M.double()
+    rewards_M[-1] += reward
+    returns = torch.zeros_like(rewards_M)
+    running = 0.0
+    for t in range(len(rewards_M) - 1, -1, -1):
+        running = float(rewards_M[t]) + gamma * running
+        returns[t] = running
+    return returns.to(kl_M.dtype)
+
+
+def broadcast_with_kl(reward: float, kl_M: Tensor, kl_coef: float) -> Tensor:
+    """The shaped reward on every token, less kl_coef KL_t of that token (REINFORCE++ baseline, arXiv:2501.03262)."""
+    return reward - kl_coef * kl_M
+
+
+def token_advantages(estimator: str, reward: float, kl_M: Tensor, *, kl_coef: float, gamma: float) -> Tensor:
+    """The advantages of one row's trained tokens. `kl_M` is KL(policy || reference) per token, zeros without a reference."""
+    if estimator == "reinforce_plus_plus":
+        return discounted_returns(reward, kl_M, kl_coef, gamma)
+    return broadcast_with_kl(reward, kl_M, kl_coef)
+
+
+def whiten(advantages: Sequence[Tensor]) -> list[Tensor]:
+    """(A - mean) / sqrt(var + 1e-8) over all trained tokens of the batch, var unbiased; a single token becomes 0."""
+    flat = torch.cat(list(advantages)).double()
+    centred = flat - flat.mean()
+    variance = centred.square().sum() / max(1, len(flat) - 1)
+    whitened = (centred / (variance + WHITEN_EPSILON).sqrt()).float()
+    return list(whitened.split([len(part) for part in advantages]))

@@ -1,0 +1,83 @@
+"""DeepSpeed as this trainer wants it: quiet, no launcher, no kernels to compile, accumulation decided by us."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+
+from vime.errors import ConfigError
+
+SMALL_MODEL_PARAMETERS = 500_000_000
+"""Up to this size the trainer computes in float32 on the CPU when `train_dtype` is auto."""
+
+
+def resolve_train_dtype(name: str, parameters: int, device: torch.device) -> torch.dtype:
+    """`auto` is float32 for a small model on the CPU, bfloat16 otherwise."""
+    if name == "auto":
+        name = "float32" if device.type == "cpu" and parameters <= SMALL_MODEL_PARAMETERS else "bfloat16"
+    try:
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    except KeyError:
+        raise ConfigError(f"train_dtype {name!r} is not supported", hint="choose auto, float32 or bfloat16") from None
+
+
+def deepspeed_config(config: Any, dtype: torch.dtype, world_size: int) -> dict[str, Any]:
+    """The dict for `deepspeed.initialize`.
+
+    Accumulation is 1 in DeepSpeed's eyes: the trainer sets the boundaries itself, and its losses are already
+    normalised over the optimizer step. bfloat16 without ZeRO runs as stage 1, whose optimizer keeps float32 weights
+    and accumulates gradients in float32 (DeepSpeed's stage 0 would accumulate them in bfloat16).
+    """
+    is_bf16 = dtype is torch.bfloat16
+    stage = 1 if is_bf16 and config.zero_stage == 0 else config.zero_stage
+    result: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": world_size,
+        "steps_per_print": 10**12,
+        "gradient_clipping": float(config.clip_grad or 0.0),
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": config.lr,
+                "betas": [config.adam_beta1, config.adam_beta2],
+                "eps": config.adam_eps,
+                "weight_decay": config.weight_decay,
+                "torch_adam": True,
+            },
+        },
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+    }
+    if is_bf16:
+        result["bf16"] = {"enabled": True}
+        result["data_types"] = {"grad_accum_dtype": "fp32"}
+    return result
+
+
+def start_process_group(device: torch.device) -> None:
+    """Make sure that torch.distributed and DeepSpeed's layer over it are up.
+
+    A process without a launcher becomes the only rank, over an in-memory store: no port, no network. There the
+    shared-memory all-reduce of DeepSpeed, half a minute of compiling on a new machine, has nothing to do and is left out.
+    """
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if device.type == "cuda" else "cpu")
+    import deepspeed
+    import deepspeed.comm as dist
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if dist.is_initialized():
+        return
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if not torch.distributed.is_initialized():
+            for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+                os.environ.setdefault(name, value)
+            torch.distributed.init_process_group(backend=backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend=backend, verbose=False)

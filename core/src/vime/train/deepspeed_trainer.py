@@ -1,0 +1,285 @@
+"""The trainer: one rank of DeepSpeed over a Hugging Face model.
+
+`train` takes the batch of one rollout and applies its optimizer steps. A step's loss is a plain sum over micro-batches
+and ranks of weights x per-token losses; the weights are computed once, over the whole step (`losses.token_weights`),
+so that no split of the batch changes the loss or its gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vime.errors import ConfigError, TrainerError
+from vime.train import trainer_state
+from vime.train.advantages import token_advantages, whiten
+from vime.train.batch import TrainBatch
+from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
+from vime.train.losses import kl_divergence, token_weights, weighted_sum
+from vime.train.microbatch import MicroBatch, Row, collate, plan_micro_batches, split_steps, trained_rows
+from vime.train.model_loading import check_model_folder, count_parameters, load_model
+from vime.train.objective import aggregation_level, loss_terms
+from vime.train.parameters import gather_named_weights
+from vime.train.policy_model import PolicyModel
+from vime.train.schedule import LrSchedule
+from vime.train.tally import Tally
+
+
+class DeepSpeedTrainer:
+    """Owns the policy, its optimizer and the reference model. `plugins` gives the hooks that run inside training."""
+
+    def __init__(self, config: Any, model_path: str, *, plugins: Any = None) -> None:
+        check_model_folder(model_path)
+        check_batch_sizes(config)
+        self.config = config
+        self.plugins = plugins
+        self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        self.dtype = resolve_train_dtype(config.train_dtype, count_parameters(model_path), self.device)
+        start_process_group(self.device)
+        self.weight_version = 0
+        """Rollouts that changed the weights."""
+        self.applied_steps = 0
+        self.bad_steps_in_a_row = 0
+        self.schedule = LrSchedule(config.lr, config.lr_decay_style, config.lr_warmup_iters, _total_steps(config), config.min_lr)
+        self.engine = self._start_engine(model_path)
+        self.vocab_size: int = self.model.config.vocab_size
+        self.max_positions: int = getattr(self.model.config, "max_position_embeddings", None) or 64
+        self.reference = self._load_reference(model_path)
+
+    def _start_engine(self, model_path: str) -> Any:
+        import deepspeed
+        import deepspeed.comm as dist
+
+        torch.manual_seed(self.config.rollout_seed)
+        model: Any = load_model(model_path, self.dtype, self.config.attn_implementation, self.device)
+        if self.config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = model
+        policy = PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size)
+        self.ranks: int = dist.get_world_size()
+        self.rank: int = dist.get_rank()
+        settings = deepspeed_config(self.config, self.dtype, self.ranks)
+        engine, *_ = deepspeed.initialize(model=policy, model_parameters=list(policy.parameters()), config=settings)
+        engine.train()
+        return engine
+
+    def _load_reference(self, model_path: str) -> PolicyModel | None:
+        if self.config.loss_type == "sft_loss" or not (self.config.use_kl_loss or self.config.kl_coef):
+            return None
+        model = load_model(self.config.ref_load or model_path, self.dtype, self.config.attn_implementation, self.device)
+        return PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size).eval().requires_grad_(False)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def train(self, batch: TrainBatch, *, verify: Callable[[], None] | None = None) -> dict[str, float]:
+        """Apply the optimizer steps of one rollout and return its metrics, without a namespace.
+
+        `verify` is called before the first optimizer step when the mean |train - rollout log-prob| of tokens of the
+        current weights exceeds the sync tolerance; it raises if the engine's weights are not the trainer's.
+        Raises TrainerError after `max_bad_steps` steps in a row whose loss or gradient is not finite.
+        """
+        rows = {row.index: row for row in trained_rows(batch, self.weight_version, self.device)}
+        steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
+        tally = Tally()
+        if self.config.loss_type != "sft_loss":
+            self._prepare_rows(list(rows.values()), len(steps))
+        applied = 0
+        for number, step in enumerate(steps):
+            members = [rows[index] for index in step if index in rows]
+            applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
+        self.weight_version += applied > 0
+        return tally.metrics() | {"skipped_steps": float(len(steps) - applied), "optimizer_steps": float(applied)}
+
+    def _prepare_rows(self, rows: list[Row], num_steps: int) -> None:
+        """Fill in old and reference log-probs and advantages: all that needs the policy as it was for this rollout."""
+        config = self.config
+        if config.use_rollout_logprobs or not config.use_tis:
+            for row in rows:
+                if config.use_rollout_logprobs or not row.is_current:
+                    row.old_log_probs_M = row.rollout_log_probs_M
+        needed = [row for row in rows if row.old_log_probs_M is None]
+        if num_steps > 1 or config.kl_coef:
+            for row, log_probs in zip(needed, self._log_probs(self.engine, needed), strict=True):
+                row.old_log_probs_M = log_probs
+        if self.reference is not None:
+            for row, log_probs in zip(rows, self._log_probs(self.reference, rows), strict=True):
+                row.ref_log_probs_M = log_probs
+        for row in rows:
+            reward, kl_M = float(row.advantages_M[0]), torch.zeros_like(row.advantages_M)
+            if config.kl_coef and row.old_log_probs_M is not None and row.ref_log_probs_M is not None:
+                kl_M = kl_divergence(row.old_log_probs_M, row.ref_log_probs_M, config.kl_loss_type)
+            row.advantages_M = token_advantages(
+                config.advantage_estimator, reward, kl_M, kl_coef=config.kl_coef, gamma=config.gamma
+            )
+        if config.normalize_advantages and rows:
+            for row, advantages in zip(rows, whiten([row.advantages_M for row in rows]), strict=True):
+                row.advantages_M = advantages
+
+    def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
+        """This rank's micro-batches; every rank has as many."""
+        is_dynamic = uses_dynamic_batches(self.config)
+        plans = plan_micro_batches(
+            [row.input_length for row in rows],
+            max_tokens=self.config.max_tokens_per_gpu if is_dynamic else None,
+            rows_each=None if is_dynamic else self.config.micro_batch_size,
+            ranks=self.ranks,
+        )
+        return plans[self.rank]
+
+    def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], None] | None) -> bool:
+        """Accumulate over the micro-batches and step. Returns whether the weights changed."""
+        if not rows:
+            tally.skip()
+            return False
+        indices = [row.index for row in rows]
+        weights = token_weights(
+            [batch.loss_masks[index] for index in indices],
+            [batch.rollout_ids[index] for index in indices],
+            aggregation_level(self.config),
+            float(self.config.rollout_max_response_len),
+        )
+        plan = self._plan(rows)
+        for number, positions in enumerate(plan):
+            is_last = number == len(plan) - 1
+            picked = positions or [0]
+            micro = collate([rows[p] for p in picked], [weights[p] if positions else 0.0 for p in picked], self.device)
+            self.engine.set_gradient_accumulation_boundary(is_last)
+            loss = self._micro_loss(micro, tally)
+            if is_last and not self._all_finite(tally.step_loss):
+                loss = loss * math.nan  # DeepSpeed then drops this step's gradients itself, in every ZeRO stage
+            # DeepSpeed averages gradients over ranks; the weights already make a sum of the parts.
+            self.engine.backward(loss * self.ranks, scale_wrt_gas=False)
+        if verify is not None and tally.mean_abs_diff() > self.sync_tolerance():
+            verify()
+        return self._step(tally)
+
+    def _micro_loss(self, micro: MicroBatch, tally: Tally) -> Tensor:
+        log_probs_K, entropy_K = self.engine(
+            micro.input_ids_B_T, micro.select_K, micro.targets_K, entropy_grad=self.config.entropy_coef != 0
+        )
+        terms = loss_terms(self.config, micro, log_probs_K, entropy_K)
+        loss = weighted_sum(terms["loss"], micro.weights_K)
+        tally.add(terms, loss, micro, log_probs_K)
+        return loss
+
+    def _all_finite(self, step_loss: Tensor | None) -> bool:
+        """Whether the step's loss is finite on every rank."""
+        bad = torch.zeros(1) if step_loss is None else (~torch.isfinite(step_loss)).float().reshape(1)
+        if self.ranks > 1:
+            torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
+        return not bool(bad.item())
+
+    def _step(self, tally: Tally) -> bool:
+        rate = self.schedule.at(self.applied_steps)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
+        norm = self._plain_grad_norm()
+        if norm is None or math.isfinite(norm):
+            self.engine.step()
+            norm = float(self.engine.get_global_grad_norm() or 0.0) if norm is None else norm
+            applied = bool(self.engine.was_step_applied()) and math.isfinite(norm)
+        else:
+            self.engine.zero_grad()
+            applied = False
+        if applied:
+            self.applied_steps += 1
+            self.bad_steps_in_a_row = 0
+            tally.finish_step(norm, rate)
+            return True
+        tally.skip()
+        self.bad_steps_in_a_row += 1
+        if self.bad_steps_in_a_row >= self.config.max_bad_steps:
+            raise TrainerError(
+                f"{self.bad_steps_in_a_row} optimizer steps in a row had a loss or gradient that is not finite (the last gradient norm: {norm})",
+                hint="lower --lr, set --clip-grad, or look at the rewards and log-probs of the last rollout; --max-bad-steps allows more",
+            )
+        return False
+
+    def _plain_grad_norm(self) -> float | None:
+        """The gradient norm where parameters hold their own gradients (float32 without ZeRO); None where DeepSpeed does."""
+        if self.engine.zero_optimization() or self.engine.bfloat16_enabled():
+            return None
+        grads = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
+        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))) if grads else 0.0
+
+    # -- scoring and weights -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _log_probs(self, model: Any, rows: list[Row], temperature: float | None = None) -> list[Tensor]:
+        """The log-probs of each row's trained tokens, in the order of `rows`."""
+        results: dict[int, Tensor] = {}
+        if not rows:
+            return []
+        chunks = plan_micro_batches([row.input_length for row in rows], max_tokens=self.config.max_tokens_per_gpu, rows_each=None)[0]
+        for positions in chunks:
+            micro = collate([rows[p] for p in positions], [0.0] * len(positions), self.device)
+            log_probs_K, _ = model(micro.input_ids_B_T, micro.select_K, micro.targets_K, temperature=temperature)
+            results.update(zip(positions, micro.split(log_probs_K), strict=True))
+        return [results[position] for position in range(len(rows))]
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs of tokens 1..T-1 of each sequence under the current weights, at temperature 1."""
+        rows = [
+            Row(list(tokens), list(range(1, len(tokens))), index, True, torch.zeros(len(tokens) - 1, device=self.device))
+            for index, tokens in enumerate(sequences)
+            if len(tokens) > 1
+        ]
+        scored = dict(zip([row.index for row in rows], self._log_probs(self.engine, rows, temperature=1.0), strict=True))
+        return [scored[index].tolist() if index in scored else [] for index in range(len(sequences))]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights under their Hugging Face names, each once. Tensors are detached and may share storage."""
+        return gather_named_weights(self.model, is_partitioned=self.engine.zero_optimization_partition_weights())
+
+    def sync_tolerance(self) -> float:
+        """The largest mean |difference of log-probs| that counts as equal weights."""
+        if self.config.check_weights_tolerance is not None:
+            return self.config.check_weights_tolerance
+        is_low = self.dtype is torch.bfloat16 or self.config.engine_dtype in ("bfloat16", "float16")
+        return 5e-2 if is_low else 1e-3
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> None:
+        """Write the model in Hugging Face format into `directory`, and all that a resume needs beside it."""
+        trainer_state.save(self, Path(directory))
+
+    def load(self, directory: str | Path) -> None:
+        """Go on from `save`: weights, moments, counters and random states. Raises CheckpointError for anything else."""
+        trainer_state.load(self, Path(directory))
+
+    def close(self) -> None:
+        """Release the model and the optimizer. The process group stays: the engine may share it."""
+        self.engine.destroy()
+        self.reference = None
+
+
+def uses_dynamic_batches(config: Any) -> bool:
+    """Whether micro-batches fill a token budget rather than hold a number of rows."""
+    return config.micro_batch_size is None if config.use_dynamic_batch_size is None else config.use_dynamic_batch_size
+
+
+def check_batch_sizes(config: Any) -> None:
+    """Raise ConfigError where a micro-batch is larger than the optimizer step that it is a part of."""
+    samples = config.rollout_batch_size * config.n_samples_per_prompt
+    step = config.global_batch_size or -(-samples // (config.num_steps_per_rollout or 1))
+    if not uses_dynamic_batches(config) and (config.micro_batch_size or 1) > step:
+        raise ConfigError(
+            f"micro_batch_size is {config.micro_batch_size}, but an optimizer step has {step} samples",
+            hint=f"set --micro-batch-size to at most {step}, or --use-dynamic-batch-size",
+        )
+
+
+def _total_steps(config: Any) -> int | None:
+    if config.lr_decay_iters is not None:
+        return config.lr_decay_iters
+    if config.num_rollout is None:
+        return None
+    samples = config.rollout_batch_size * config.n_samples_per_prompt
+    per_rollout = -(-samples // config.global_batch_size) if config.global_batch_size else config.num_steps_per_rollout or 1
+    return max(1, config.num_rollout * per_rollout)

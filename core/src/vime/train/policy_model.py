@@ -1,0 +1,66 @@
+"""A causal language model that answers with the log-probs of chosen tokens instead of logits.
+
+Legend: B rows, T tokens, K chosen tokens, C tokens of a chunk, V vocabulary, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+LOGITS_AT_ONCE = 2**24
+"""Float32 logits that may exist at a time whatever the chunk size (64 MiB): below that, remaking them costs and saves nothing."""
+
+
+class PolicyModel(nn.Module):
+    """Wraps a Hugging Face causal LM. `model` is the wrapped one, whose weights and names are the public ones."""
+
+    def __init__(self, model: nn.Module, temperature: float, chunk_size: int = 1024) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        config: Any = model.config
+        self.chunk_size = max(chunk_size, LOGITS_AT_ONCE // config.vocab_size)
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self.scale: float = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+
+    def forward(
+        self, input_ids_B_T: Tensor, select_K: Tensor, targets_K: Tensor, temperature: float | None = None, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-prob of each of K targets, and the entropy of the distribution it was drawn from, both float32.
+
+        `select_K` indexes the flattened (B, T): where target k is predicted from. Rows are padded on the right only,
+        so that causal attention needs no mask. Logits are divided by the temperature. They are made and consumed in
+        chunks, and remade in the backward pass, so that the (K, V) float32 tensor never exists where it would be large.
+        """
+        backbone: Any = getattr(self.model, self.model.base_model_prefix)  # type: ignore[arg-type]
+        hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False).last_hidden_state
+        hidden_K_H = hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K]
+        temperature = self.temperature if temperature is None else temperature
+        parts = []
+        for start in range(0, max(1, len(targets_K)), self.chunk_size):
+            end = start + self.chunk_size
+            inputs = (hidden_K_H[start:end], targets_K[start:end], temperature, entropy_grad)
+            if torch.is_grad_enabled() and len(targets_K) > self.chunk_size:
+                parts.append(checkpoint(self._chunk, *inputs, use_reentrant=False, preserve_rng_state=False))
+            else:
+                parts.append(self._chunk(*inputs))
+        return torch.cat([log_probs for log_probs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def _chunk(self, hidden_C_H: Tensor, targets_C: Tensor, temperature: float, entropy_grad: bool) -> tuple[Tensor, Tensor]:
+        logits_C_V = self.model.get_output_embeddings()(hidden_C_H).float()  # type: ignore[operator]
+        if self.scale != 1.0:
+            logits_C_V = logits_C_V * self.scale
+        if self.softcap:
+            logits_C_V = torch.tanh(logits_C_V / self.softcap) * self.softcap
+        if temperature != 1.0:
+            logits_C_V = logits_C_V / temperature
+        log_norm_C = logits_C_V.logsumexp(dim=-1)
+        log_probs_C = logits_C_V.gather(-1, targets_C[:, None]).squeeze(-1) - log_norm_C
+        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+            probs_C_V = (logits_C_V - log_norm_C[:, None]).exp()
+            entropy_C = log_norm_C - (probs_C_V * logits_C_V).sum(dim=-1)
+        return log_probs_C, entropy_C

@@ -1,0 +1,100 @@
+"""What a trainer writes into a checkpoint and reads back.
+
+A directory holds the Hugging Face model (config.json, safetensors), `trainer_state.json` (counters, Python's and
+NumPy's random states), `rng_state.safetensors` (torch's) and `deepspeed/` (weights, master weights, moments). The files
+under `deepspeed/` are torch pickles: whoever opens a checkpoint checks its manifest first.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from vime.errors import CheckpointError
+from vime.train.parameters import gather_named_weights
+
+DEEPSPEED_TAG = "state"
+STATE_FILE = "trainer_state.json"
+RNG_FILE = "rng_state.safetensors"
+
+
+def save(trainer: Any, directory: Path) -> None:
+    """All ranks call this; rank 0 writes the model, the counters and the random states."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = dict(gather_named_weights(trainer.model, is_partitioned=trainer.engine.zero_optimization_partition_weights()))
+    if trainer.rank == 0:
+        trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
+        save_file(torch_rng_states(), directory / RNG_FILE)
+        (directory / STATE_FILE).write_text(json.dumps(_state(trainer)) + "\n", encoding="utf-8")
+    trainer.engine.save_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False)
+
+
+def load(trainer: Any, directory: Path) -> None:
+    """Restore what `save` wrote, into a trainer of the same model, dtype and ZeRO stage."""
+    from safetensors.torch import load_file
+
+    for needed in (STATE_FILE, RNG_FILE, "deepspeed"):
+        if not (directory / needed).exists():
+            raise CheckpointError(f"{directory} cannot be resumed from: it has no {needed}", hint="give a checkpoint that vime wrote (step_N)")
+    state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+    for key, now in _identity(trainer).items():
+        if state["identity"].get(key) != now:
+            raise CheckpointError(
+                f"{directory} was written with {key} {state['identity'].get(key)}, this run has {now}",
+                hint=f"resume with the {key} of the checkpoint, or start anew from it with --hf-checkpoint {directory}",
+            )
+    path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
+    if path is None:
+        raise CheckpointError(f"DeepSpeed could not load its state from {directory / 'deepspeed'}")
+    for name in ("weight_version", "applied_steps", "bad_steps_in_a_row"):
+        setattr(trainer, name, state[name])
+    restore_rng(state["rng"], load_file(directory / RNG_FILE))
+
+
+def _identity(trainer: Any) -> dict[str, Any]:
+    return {
+        "train_dtype": str(trainer.dtype).removeprefix("torch."),
+        "zero_stage": trainer.config.zero_stage,
+        "ranks": trainer.ranks,
+    }
+
+
+def _state(trainer: Any) -> dict[str, Any]:
+    return {
+        "weight_version": trainer.weight_version,
+        "applied_steps": trainer.applied_steps,
+        "bad_steps_in_a_row": trainer.bad_steps_in_a_row,
+        "identity": _identity(trainer),
+        "rng": {"python": random.getstate(), "numpy": _numpy_state()},
+    }
+
+
+def _numpy_state() -> dict[str, Any]:
+    state: Any = numpy.random.get_state(legacy=False)
+    return state | {"state": {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}}
+
+
+def torch_rng_states() -> dict[str, torch.Tensor]:
+    """The generator states of the CPU and, where there is one, the current GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_rng(state: dict[str, Any], torch_states: dict[str, torch.Tensor]) -> None:
+    """Set Python's, NumPy's and torch's random states."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    words = state["numpy"]["state"]
+    numpy.random.set_state(state["numpy"] | {"state": {"key": numpy.array(words["key"], dtype=numpy.uint32), "pos": words["pos"]}})
+    torch.set_rng_state(torch_states["cpu"])
+    if "cuda" in torch_states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch_states["cuda"])

@@ -1,0 +1,85 @@
+"""Pushing the trainer's weights into the engine, and proving that they arrived."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from vime.engine.base import TrainableEngine
+from vime.errors import EngineError
+from vime.train.deepspeed_trainer import DeepSpeedTrainer
+
+PROBE_TOKENS = 256
+"""Scored tokens of a probe, at the least."""
+PROBE_LENGTH = 64
+"""Tokens of a random probe sequence."""
+
+
+class WeightSync:
+    """Owns the channel from one trainer to one engine.
+
+    The probe covers the whole vocabulary as far as a few hundred tokens can, with random sequences that stay the same
+    for the run, and the sequences last given to `set_probe`, which are what the policy really sees.
+    """
+
+    def __init__(self, config: Any, trainer: DeepSpeedTrainer, engine: TrainableEngine) -> None:
+        self.config = config
+        self.trainer = trainer
+        self.engine = engine
+        self.synced_version: int | None = None
+        """Weight version that the engine holds; None before the first sync."""
+        self._syncs_since_check = 0
+        self._was_checked = False
+        self._recent: list[list[int]] = []
+        self._random = random_probe(trainer.vocab_size, trainer.max_positions)
+
+    def set_probe(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Use these token sequences (recent rollouts) beside the random ones."""
+        limit = self.trainer.max_positions
+        self._recent = [list(tokens)[:limit] for tokens in sequences if len(tokens) > 1]
+
+    def sync(self) -> None:
+        """Push the weights. Verifies on the first sync after an optimizer step, then every `check_weights_every` syncs."""
+        version = self.trainer.weight_version
+        self.engine.update_weights(self.trainer.named_weights(), version)
+        self.synced_version = version
+        self._syncs_since_check += 1
+        is_due = self._syncs_since_check >= self.config.check_weights_every if self._was_checked else self.trainer.applied_steps > 0
+        if is_due:
+            self.verify()
+
+    def verify(self) -> dict[str, float]:
+        """Compare log-probs of the probe. Returns mean and max |difference|; raises EngineError with the numbers when they differ."""
+        sequences = self._random + self._recent
+        worst, worst_token, total, count = 0.0, (0, 0), 0.0, 0
+        scores = zip(sequences, self.engine.score(sequences), self.trainer.score(sequences), strict=True)
+        for number, (tokens, engine_scores, trainer_scores) in enumerate(scores):
+            if len(engine_scores) != len(trainer_scores):
+                raise EngineError(f"the engine scored {len(engine_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)")
+            for position, (ours, theirs) in enumerate(zip(trainer_scores, engine_scores, strict=True), start=1):
+                difference = abs(ours - theirs)
+                total, count = total + difference, count + 1
+                if not difference <= worst:
+                    worst, worst_token = difference, (tokens[position], position)
+        mean, tolerance = total / count, self.trainer.sync_tolerance()
+        if not mean <= tolerance:
+            raise EngineError(
+                f"the engine does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe tokens "
+                f"differ by {mean:.3g} in the mean and {worst:.3g} at most, the tolerance is {tolerance:g}; "
+                f"worst: token {worst_token[0]} at position {worst_token[1]}",
+                hint="the weight sync of this engine is broken for this model; do not train on: report the model and the engine's version",
+            )
+        self._syncs_since_check, self._was_checked = 0, True
+        return {"mean": mean, "max": worst, "tokens": float(count)}
+
+
+def random_probe(vocab_size: int, max_positions: int, seed: int = 0) -> list[list[int]]:
+    """Sequences of random token ids: every id once where the vocabulary is small, else a spread of `PROBE_TOKENS` or more."""
+    generator = random.Random(seed)
+    length = max(2, min(PROBE_LENGTH, max_positions))
+    wanted = PROBE_TOKENS + PROBE_TOKENS // (length - 1) + 1
+    ids = list(range(vocab_size)) if vocab_size <= wanted else generator.sample(range(vocab_size), wanted)
+    ids += [generator.randrange(vocab_size) for _ in range(wanted - len(ids))]
+    generator.shuffle(ids)
+    return [ids[start : start + length] for start in range(0, len(ids), length) if len(ids) - start > 1]

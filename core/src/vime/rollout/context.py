@@ -1,0 +1,32 @@
+"""What one rollout works with: handles that have an owner elsewhere and are passed, not found."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
+    from vime.engine.base import Engine
+    from vime.plugins.manager import PluginManager
+    from vime.rollout.rewards import RewardScorer
+
+
+@dataclass(frozen=True)
+class RolloutContext:
+    """The configuration and the handles of a rollout.
+
+    `deterministic` admits whole waves of requests and judges groups in the order of submission, so that a run can be
+    repeated; without it groups are judged as they complete.
+    """
+
+    config: RunConfig
+    engine: Engine
+    plugins: PluginManager
+    scorer: RewardScorer
+    deterministic: bool
+
+
+current_rollout: ContextVar[Any] = ContextVar("vime_current_rollout", default=None)
+"""The built-in rollout of the run, while a rollout function is called: what `vllm_rollout.generate_rollout` runs."""

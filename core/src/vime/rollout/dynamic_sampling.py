@@ -1,0 +1,206 @@
+"""The loop that fills a training batch: fetch groups, generate, judge, replace what was refused, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vime.errors import ContractError, DataError
+from vime.outputs import DynamicFilterOutput
+from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
+from vime.sample import Sample, Status
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
+    from vime.plugins.manager import HookFunction
+    from vime.rollout.context import RolloutContext
+    from vime.rollout.data_source import DataSource
+
+
+@dataclass
+class Collected:
+    """Where every group of one rollout ended."""
+
+    kept: list[list[Sample]] = field(default_factory=list)
+    dropped: list[tuple[list[Sample], str]] = field(default_factory=list)
+    """Refused groups with the reason."""
+    failed: list[list[Sample]] = field(default_factory=list)
+    surplus: list[list[Sample]] = field(default_factory=list)
+    """Complete groups beyond the batch, returned to the buffer with their rewards."""
+    aborted: list[list[Sample]] = field(default_factory=list)
+    """Unfinished groups, returned to the buffer from scratch, or with their tokens under --partial-rollout."""
+    failure_reasons: Counter[str] = field(default_factory=Counter)
+    fetch_rounds: int = 0
+    fetched_groups: int = 0
+    samples_generated: int = 0
+    samples_from_buffer: int = 0
+    retries: int = 0
+
+    @property
+    def drop_reasons(self) -> Counter[str]:
+        return Counter(reason for _, reason in self.dropped)
+
+
+def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -> DynamicFilterOutput:
+    """Ask every filter, in the user's order; the first refusal gives the verdict and its reason."""
+    before = [id(sample) for sample in group]
+    for function in filters:
+        verdict = function.call(args=config, samples=group)
+        if [id(sample) for sample in group] != before:
+            raise ContractError(
+                f"{function.label}: dynamic_sampling_filter changed group {group[0].group_index if group else '?'}: {len(before)} samples before, {len(group)} after",
+                hint="return a verdict only; to leave single samples out, set sample.remove_sample in rollout_sample_filter",
+            )
+        output = _normalise_verdict(function, verdict)
+        if not output.keep:
+            return output
+    return DynamicFilterOutput(keep=True)
+
+
+def _normalise_verdict(function: HookFunction, verdict: object) -> DynamicFilterOutput:
+    if isinstance(verdict, DynamicFilterOutput):
+        output = verdict
+    elif isinstance(verdict, bool) or (getattr(verdict, "shape", None) == () and hasattr(verdict, "item")):
+        output = DynamicFilterOutput(keep=bool(verdict))
+    else:
+        raise ContractError(
+            f"{function.label}: dynamic_sampling_filter returned {type(verdict).__name__}; expected DynamicFilterOutput or bool",
+            hint="return DynamicFilterOutput(keep=..., reason=...)",
+        )
+    if not output.keep and output.reason is None:
+        output = DynamicFilterOutput(False, function.plugin, output.keep_when_insufficient)
+    return output
+
+
+class DynamicSampling:
+    """One rollout's worth of collecting. Used once.
+
+    `progress(collected)` is called whenever a group has been judged.
+    """
+
+    def __init__(self, context: RolloutContext, source: DataSource, progress: Callable[[Collected], None] | None = None) -> None:
+        config = context.config
+        self.context, self.source = context, source
+        self.progress = progress or (lambda _: None)
+        self.filters = context.plugins.implementations("dynamic_sampling_filter")
+        self.params = train_sampling_params(config)
+        self.target = config.rollout_batch_size
+        self.wave = config.over_sampling_batch_size or config.rollout_batch_size
+        self.bound = config.dynamic_sampling_max_rounds * max(self.target, self.wave)
+        self.collected = Collected()
+        self.running: deque[tuple[list[Sample], asyncio.Task[GroupResult]]] = deque()
+        self.exhausted = False
+
+    async def collect(self) -> Collected:
+        """Fill the batch, then return what is left over to the source. Kept groups are sorted by sample index."""
+        try:
+            while len(self.collected.kept) < self.target:
+                self._fetch_while_short()
+                if not self.running:
+                    break
+                completed = await self._next_completed()
+                for position, (_, task) in enumerate(completed, start=1):
+                    self._settle(task.result(), coming=len(completed) - position + len(self.running))
+        finally:
+            await self._stop_running()
+        if len(self.collected.kept) < self.target:
+            self._when_exhausted()
+        self.collected.kept.sort(key=lambda group: min(sample.index or 0 for sample in group))
+        return self.collected
+
+    def _missing(self) -> int:
+        return self.target - len(self.collected.kept)
+
+    def _fetch_while_short(self) -> None:
+        """Submit another wave whenever fewer groups are in flight than are missing, until the bound."""
+        while not self.exhausted and len(self.running) < self._missing():
+            count = min(self.wave, self.bound - self.collected.fetched_groups)
+            groups = self.source.get_samples(count) if count > 0 else []
+            if not groups:
+                self.exhausted = True
+                return
+            self.collected.fetch_rounds += 1
+            self.collected.fetched_groups += len(groups)
+            for group in groups:
+                self.collected.samples_from_buffer += sum(sample.status is not Status.PENDING for sample in group)
+                task = asyncio.ensure_future(generate_group(self.context, group, self.params))
+                self.running.append((group, task))
+
+    async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
+        """In deterministic mode all that was submitted, in that order; else what is complete, in that order."""
+        when = asyncio.ALL_COMPLETED if self.context.deterministic else asyncio.FIRST_COMPLETED
+        tasks = {task for _, task in self.running}
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION if self.context.deterministic else when)
+        for task in done:
+            if task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+        if pending and self.context.deterministic:
+            done, _ = await asyncio.wait(tasks)
+        completed = [entry for entry in self.running if entry[1] in done]
+        self.running = deque(entry for entry in self.running if entry[1] not in done)
+        return completed
+
+    def _settle(self, result: GroupResult, coming: int) -> None:
+        """Put one finished group where it belongs: kept, dropped, failed, surplus. `coming` groups are still to be judged."""
+        collected = self.collected
+        collected.retries += result.retries
+        collected.samples_generated += result.generated
+        if result.failed:
+            collected.failed.append(result.group)
+            collected.failure_reasons.update(result.failures.get(s.index, "reward") for s in result.group if s.status is Status.FAILED)
+        elif any(sample.status is Status.ABORTED for sample in result.group):
+            collected.aborted.append(result.group)
+        elif self._missing() <= 0:
+            collected.surplus.append(result.group)
+        else:
+            verdict = judge(self.filters, self.context.config, result.group)
+            if verdict.keep or (verdict.keep_when_insufficient and coming < self._missing()):
+                collected.kept.append(result.group)
+            else:
+                collected.dropped.append((result.group, verdict.reason or "refused"))
+        self.progress(collected)
+
+    async def _stop_running(self) -> None:
+        """Abort what is in flight; unfinished groups go back to the buffer, complete ones too, with their rewards."""
+        if self.running:
+            await self.context.engine.abort_all()  # type: ignore[attr-defined]
+            entries, self.running = list(self.running), deque()
+            await asyncio.wait([task for _, task in entries])
+            for group, task in entries:
+                if task.cancelled() or task.exception() is not None:
+                    self.collected.aborted.append(group)
+                else:
+                    self._settle(task.result(), coming=0)
+        if not self.context.config.partial_rollout:
+            for group in self.collected.aborted:
+                for sample in group:
+                    if sample.status is not Status.COMPLETED and sample.status is not Status.TRUNCATED:
+                        sample.reset_for_generation()
+        returned = self.collected.aborted + self.collected.surplus
+        if returned:
+            self.source.add_samples(returned)
+
+    def _when_exhausted(self) -> None:
+        """The batch is not full and nothing more may be fetched: error, fill up, or go on with less."""
+        collected, config = self.collected, self.context.config
+        policy = config.on_exhausted
+        if policy == "fallback":
+            while collected.dropped and self._missing() > 0:
+                collected.kept.append(collected.dropped.pop(0)[0])
+        if len(collected.kept) >= self.target or (policy == "underfill" and collected.kept):
+            return
+        reasons = ", ".join(f"{reason} {count}" for reason, count in collected.drop_reasons.most_common()) or "none"
+        failures = "; ".join(f"{count} x {reason}" for reason, count in collected.failure_reasons.most_common(3))
+        counts = f"{len(collected.kept)} of {self.target} groups kept, {len(collected.dropped)} dropped ({reasons}), {len(collected.failed)} failed"
+        if collected.fetched_groups < self.bound:
+            raise DataError(
+                f"the data source ran out after {collected.fetched_groups} groups: {counts}{'; ' + failures if failures else ''}",
+                hint="add prompts, lower --rollout-batch-size, or use --on-exhausted underfill",
+            )
+        raise ContractError(
+            f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}{'; ' + failures if failures else ''}",
+            hint="raise --dynamic-sampling-max-rounds, loosen the filter, or choose --on-exhausted fallback|underfill",
+        )

@@ -1,0 +1,115 @@
+"""One rollout from start to end: who makes it, the checks of what comes back, and the hooks that see the whole batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime.engine.base import set_current_engine
+from vime.errors import ContractError
+from vime.outputs import RolloutFnEvalOutput
+from vime.rollout.context import current_rollout
+from vime.rollout.evaluate import eval_metrics
+from vime.rollout.guards import check_train_output, normalise_eval_output, normalise_train_output
+from vime.rollout.metrics import batch_metrics
+from vime.sample import Sample
+
+if TYPE_CHECKING:
+    from vime.plugins.manager import HookFunction
+    from vime.rollout.context import RolloutContext
+    from vime.rollout.vllm_rollout import VllmRollout
+
+BUILT_IN_PATHS = ("vime.rollout.vllm_rollout.generate_rollout", "vime.rollout.vllm_rollout:generate_rollout")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A finished training rollout: the batch, the groups that were dropped with their reasons, and the numbers."""
+
+    groups: list[list[Sample]]
+    dropped: list[tuple[list[Sample], str]]
+    metrics: dict[str, float]
+
+
+class RolloutRunner:
+    """Makes training rollouts and evaluations. All methods run in the run's event loop."""
+
+    def __init__(self, context: RolloutContext, built_in: VllmRollout) -> None:
+        self.context, self.built_in = context, built_in
+
+    async def train(self, rollout_id: int) -> Rollout:
+        """Make the training batch of this rollout and pass it through the batch hooks."""
+        config, plugins = self.context.config, self.context.plugins
+        started = time.perf_counter()
+        self.built_in.last = None
+        function = self._claimed(evaluation=False)
+        who = "the built-in rollout" if function is None else function.label
+        raw = await self.built_in.train() if function is None else await self._call(function, rollout_id, evaluation=False)
+        output = normalise_train_output(who, raw)
+        check_train_output(config, who, output, fewer_allowed=config.on_exhausted == "underfill")
+        dropped = self.built_in.last.dropped if self.built_in.last is not None else []
+        self._filter_samples(output.samples)
+        for hook in plugins.implementations("process_all_samples"):
+            everything = output.samples + [group for group, _ in dropped]
+            await hook.acall(args=config, all_samples=everything, data_source=self.built_in.source)
+        seconds = time.perf_counter() - started
+        metrics = {**(output.metrics or {}), **batch_metrics(config, output.samples, [group for group, _ in dropped])}
+        metrics |= self.context.scorer.take_metrics()
+        for hook in plugins.implementations("log_rollout_data"):
+            if await hook.acall(
+                rollout_id=rollout_id, args=config, samples=[s for g in output.samples for s in g], rollout_extra_metrics=metrics, rollout_time=seconds
+            ):
+                metrics = {}
+        return Rollout(output.samples, dropped, metrics)
+
+    async def evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float]]:
+        """Evaluate all datasets; returns the samples and the metrics without their namespace."""
+        config = self.context.config
+        function = self._claimed(evaluation=True)
+        who = "the built-in evaluation" if function is None else function.label
+        raw = await self.built_in.evaluate() if function is None else await self._call(function, rollout_id, evaluation=True)
+        output = normalise_eval_output(who, raw)
+        metrics = eval_metrics(config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets})
+        self.context.scorer.take_metrics()
+        for hook in self.context.plugins.implementations("log_eval_rollout_data"):
+            if await hook.acall(rollout_id=rollout_id, args=config, data=output.data, extra_metrics=metrics):
+                metrics = {}
+        return output, metrics
+
+    def _claimed(self, *, evaluation: bool) -> HookFunction | None:
+        config = self.context.config
+        path = (config.eval_function_path if evaluation else None) or config.rollout_function_path
+        if path in BUILT_IN_PATHS:
+            return None
+        return self.context.plugins.claimed("generate_rollout", evaluation=evaluation)
+
+    async def _call(self, function: HookFunction, rollout_id: int, *, evaluation: bool) -> Any:
+        """Call a rollout function: async ones here, synchronous ones in a thread, so that they may block."""
+        loop = asyncio.get_running_loop()
+        set_current_engine(self.context.engine)
+        token = current_rollout.set((self.built_in, loop))
+        arguments = {
+            "args": self.context.config,
+            "rollout_id": rollout_id,
+            "data_source": self.built_in.source,
+            "evaluation": evaluation,
+            "engine": self.context.engine,
+        }
+        try:
+            result = await function.acall(**arguments) if function.is_async else await asyncio.to_thread(function.call, **arguments)
+        finally:
+            current_rollout.reset(token)
+        return result
+
+    def _filter_samples(self, groups: list[list[Sample]]) -> None:
+        """Let every rollout_sample_filter mark samples; groups, samples and their order must stay as they are."""
+        for hook in self.context.plugins.implementations("rollout_sample_filter"):
+            before = [[id(sample) for sample in group] for group in groups]
+            hook.call(args=self.context.config, samples=groups)
+            if [[id(sample) for sample in group] for group in groups] != before:
+                raise ContractError(
+                    f"{hook.label}: rollout_sample_filter changed the batch: the same groups, samples and order are expected afterwards",
+                    hint="set sample.remove_sample = True instead of deleting the sample",
+                )

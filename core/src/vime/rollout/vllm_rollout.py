@@ -1,0 +1,51 @@
+"""The built-in rollout: what generates training batches and evaluations when no plugin claims `generate_rollout`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vime.errors import ContractError
+from vime.outputs import RolloutFnEvalOutput, RolloutFnTrainOutput
+from vime.rollout.context import current_rollout
+from vime.rollout.dynamic_sampling import Collected, DynamicSampling
+from vime.rollout.evaluate import EvalDataset, evaluate
+from vime.rollout.metrics import dropped_metrics
+
+if TYPE_CHECKING:
+    from vime.rollout.context import RolloutContext
+    from vime.rollout.data_source import DataSource
+
+
+class VllmRollout:
+    """Generates on the engine with dynamic sampling. `last` says where every group of the last rollout ended."""
+
+    def __init__(self, context: RolloutContext, source: DataSource, datasets: list[EvalDataset]) -> None:
+        self.context, self.source, self.datasets = context, source, datasets
+        self.last: Collected | None = None
+        self.progress: Callable[[Collected], None] | None = None
+
+    async def train(self) -> RolloutFnTrainOutput:
+        """One training rollout: rollout_batch_size kept groups, sorted by first sample index."""
+        sampling = DynamicSampling(self.context, self.source, self.progress)
+        self.last = await sampling.collect()
+        return RolloutFnTrainOutput(samples=self.last.kept, metrics=dropped_metrics(self.last))
+
+    async def evaluate(self) -> RolloutFnEvalOutput:
+        """All evaluation datasets, concurrently."""
+        return await evaluate(self.context, self.datasets)
+
+
+def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+    """The built-in rollout as a function, for rollout functions that wrap it.
+
+    A synchronous rollout function runs in a thread of its own, so this may block until the batch is there. Raises
+    ContractError outside a rollout.
+    """
+    current = current_rollout.get()
+    if current is None:
+        raise ContractError("vime.rollout.vllm_rollout.generate_rollout was called outside a rollout", hint="call it inside a rollout function")
+    rollout, loop = current
+    coroutine = rollout.evaluate() if evaluation else rollout.train()
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()

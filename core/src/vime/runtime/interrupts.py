@@ -1,0 +1,91 @@
+"""Ctrl-C and SIGTERM: stop at the next step boundary, save, and exit with 130 or 143."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Interrupted(BaseException):
+    """The user asked the run to stop. `exit_code` is 130 for SIGINT and 143 for SIGTERM."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+class Interrupts:
+    """Turns signals into `Interrupted` at points where the run can be rolled back.
+
+    The first signal cancels the coroutine that `run` is running, or raises at the next `check`; a second one ends the
+    process at once. Until `deferred()` is entered (during start-up) a signal raises where it arrives.
+    """
+
+    def __init__(self) -> None:
+        self._signum: int | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deferred = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._signum is not None:
+            sys.stderr.write("\nstopped at once; the last checkpoint is the one to go on from\n")
+            sys.stderr.flush()
+            os._exit(128 + signum)
+        self._signum = signum
+        if not self._deferred:
+            raise Interrupted(signum)
+        sys.stderr.write("\nstopping at the step boundary (once more to stop at once)\n")
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """While the run can be rolled back: signals wait for `check` or cancel what `run` runs."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def check(self) -> None:
+        """Raise Interrupted when a signal has come."""
+        if self._signum is not None:
+            raise Interrupted(self._signum)
+
+    def run(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end in `loop`; a signal cancels it and raises Interrupted."""
+
+        async def main() -> T:
+            self._loop, self._task = loop, asyncio.current_task()
+            try:
+                if self._signum is not None:
+                    raise asyncio.CancelledError
+                return await coroutine
+            finally:
+                self._loop = self._task = None
+
+        try:
+            return loop.run_until_complete(main())
+        except asyncio.CancelledError:
+            coroutine.close()
+            self.check()
+            raise

@@ -1,0 +1,23 @@
+"""Keep the libraries' own chatter off the console, without hiding their errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+
+def quiet_third_parties() -> None:
+    """Set log levels and filters before the heavy imports. VIME_VERBOSE=1 leaves everything as the libraries have it."""
+    if os.environ.get("VIME_VERBOSE") == "1":
+        return
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("DS_LOG_LEVEL", "error")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    for name in ("deepspeed", "DeepSpeed", "vllm", "transformers", "torch.utils.cpp_extension", "torch.distributed", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for module in ("torch", "deepspeed", "vllm", "transformers", "tensorboard"):
+        warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")

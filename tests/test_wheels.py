@@ -1,0 +1,99 @@
+"""The wheels, built from this tree and installed into an empty environment, as a user gets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+NUM_GPUS = 0
+
+ROOT = Path(__file__).resolve().parents[1]
+DISTRIBUTIONS = {"vime", "vime_filters_basic", "vime_rm_math", "vime_rollout_sft"}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without what would leak the development environment into the new one."""
+    leaks = ("VIRTUAL_ENV", "PYTHON", "VIME_", "UV_PROJECT", "UV_RUN")
+    return {name: value for name, value in os.environ.items() if not name.startswith(leaks)}
+
+
+def run(*command: str | Path, cwd: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == expect, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def uv() -> str:
+    found = os.environ.get("UV") or shutil.which("uv")
+    assert found, "uv is needed to build the wheels: pip install uv"
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(uv, "build", "--all-packages", "--wheel", "--out-dir", folder, cwd=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script folder of an environment that holds the wheels and what they require without extras."""
+    venv = tmp_path_factory.mktemp("empty") / "venv"
+    run(uv, "venv", venv, cwd=wheels)
+    run(uv, "pip", "install", "--python", venv, *sorted(wheels.glob("*.whl")), cwd=wheels)
+    return venv / "bin"
+
+
+def test_there_is_a_wheel_for_every_distribution(wheels: Path) -> None:
+    assert {path.name.split("-")[0] for path in wheels.glob("*.whl")} == DISTRIBUTIONS
+
+
+def test_the_wheels_hold_the_files_of_the_source_tree(wheels: Path) -> None:
+    packed: set[str] = set()
+    for path in wheels.glob("*.whl"):
+        packed |= set(zipfile.ZipFile(path).namelist())
+    tracked = run("git", "ls-files", "core/src", "plugins/*/src", cwd=ROOT).stdout.split()
+    assert [path for path in tracked if path.split("/src/")[1] not in packed] == []
+
+
+def test_the_heavy_libraries_stay_out(installed: Path) -> None:
+    script = (
+        "from importlib.util import find_spec\nprint([n for n in ('torch', 'transformers', 'vllm', 'deepspeed', 'ray') if find_spec(n)])"
+    )
+    assert run(installed / "python", "-c", script, cwd=installed).stdout.strip() == "[]"
+
+
+def test_import_and_help_work(installed: Path) -> None:
+    run(installed / "python", "-c", "import vime, vime.api", cwd=installed)
+    done = run(installed / "vime", "--help", cwd=installed)
+    assert "train" in done.stdout + done.stderr
+
+
+def test_plugin_list_shows_what_was_installed(installed: Path) -> None:
+    rows = json.loads(run(installed / "vime", "plugin", "list", "--json", cwd=installed).stdout)
+    found = {row["name"]: (row["distribution"], row["status"]) for row in rows}
+    assert found["math"] == ("vime-rm-math", "ok")
+    assert found["nonzero-std"] == ("vime-filters-basic", "ok")
+    assert found["truncated"] == ("vime-filters-basic", "ok")
+    assert found["sft"] == ("vime-rollout-sft", "ok")
+
+
+def test_training_without_the_extra_names_the_extra(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "vime", "train", "--plugin", "math", cwd=tmp_path, expect=2)
+    assert "vime[cpu]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [], "a refused run leaves nothing behind"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

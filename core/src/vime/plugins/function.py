@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime.plugins.reference import HookReference
 
 
 class HookTimes:
@@ -15,10 +21,14 @@ class HookTimes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds: dict[str, float] = {}
+        self.trace: Callable[[str, float], None] | None = None
+        """Called with `<plugin>/<hook>` and the seconds of each call, where set (--trace-hooks)."""
 
     def add(self, key: str, seconds: float) -> None:
         with self._lock:
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+        if self.trace is not None:
+            self.trace(key, seconds)
 
     def take(self) -> dict[str, float]:
         """Milliseconds by `<plugin>/<hook>_ms`; starts again at zero."""
@@ -34,7 +44,20 @@ class HookFunction:
     function keeps its type and traceback and gets a note that names plugin and hook.
     """
 
-    __slots__ = ("_key", "_order", "_keywords", "_times", "function", "hook", "is_async", "label", "params", "plugin")
+    __slots__ = (
+        "_key",
+        "_keywords",
+        "_order",
+        "_times",
+        "by_path",
+        "function",
+        "hook",
+        "is_async",
+        "label",
+        "params",
+        "plugin",
+        "reference",
+    )
 
     def __init__(
         self,
@@ -46,13 +69,18 @@ class HookFunction:
         order: tuple[str, ...],
         keywords: tuple[str, ...] = (),
         times: HookTimes | None = None,
+        reference: HookReference | None = None,
     ) -> None:
         self.plugin = plugin
         self.label = label
         self.hook = hook
         self.function = function
         self.params = order + keywords
+        """The spec parameters that it takes."""
         self.is_async = is_async_callable(function)
+        self.reference = reference
+        """How another process finds this function; None for plugins that were handed over as objects."""
+        self.by_path = plugin.startswith("path:")
         self._order = order
         self._keywords = keywords
         self._times = times or HookTimes()
@@ -80,17 +108,34 @@ class HookFunction:
             return await (result if self.is_async else self._watch(result))
         return result
 
+    def run(self, **spec_kwargs: Any) -> Any:
+        """Call the function from synchronous code; an `async def` runs to its end in an event loop of its own thread."""
+        if not self.is_async:
+            return self.call(**spec_kwargs)
+        context = contextvars.copy_context()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(context.run, asyncio.run, self.acall(**spec_kwargs)).result()
+
     def add_time(self, seconds: float) -> None:
         """Record time that was spent in `function` outside `call`, such as in a worker process."""
         self._times.add(self._key, seconds)
 
     def _invoke(self, spec_kwargs: dict[str, Any]) -> Any:
+        if self.hook == "custom_rm":
+            spec_kwargs = self._either_sample_or_group(spec_kwargs)
         positional = [spec_kwargs[name] for name in self._order]
         if self._keywords:
             return self.function(*positional, **{name: spec_kwargs[name] for name in self._keywords})
         return self.function(*positional)
 
-    async def _watch(self, awaitable: Awaitable[Any] | Coroutine[Any, Any, Any]) -> Any:
+    def _either_sample_or_group(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Rewards are called with a sample or with a group. A path function gets the one there is in the same place."""
+        sample, samples = given.get("sample"), given.get("samples")
+        if self.by_path and sample is None:
+            sample = samples
+        return {"args": given["args"], "sample": sample, "samples": samples}
+
+    async def _watch(self, awaitable: Awaitable[Any]) -> Any:
         start = time.perf_counter()
         try:
             return await awaitable

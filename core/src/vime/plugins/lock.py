@@ -1,0 +1,99 @@
+"""The plugin lock: which plugins, in which version and with which settings, a run or a checkpoint was made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from vime.errors import CheckpointError, PluginError
+from vime.plugins.discovery import vime_version
+
+FILE_NAME = "plugins.lock.json"
+FORMAT = 1
+
+
+def make_lock(plugins: Sequence[Mapping[str, Any]], paths: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """A lock: `plugins` have name, distribution, version, target and settings; `paths` are path functions by flag."""
+    return {
+        "format": FORMAT,
+        "vime": vime_version(),
+        "plugins": [dict(plugin) for plugin in plugins],
+        "paths": {flag: list(values) for flag, values in paths.items()},
+    }
+
+
+def write_lock(directory: Path, lock: Mapping[str, Any]) -> Path:
+    """Write `plugins.lock.json` into `directory`."""
+    file = directory / FILE_NAME
+    file.write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
+    return file
+
+
+def read_lock(directory: Path) -> dict[str, Any]:
+    """Read `plugins.lock.json` of `directory`. Raises CheckpointError when it is missing or is not a lock."""
+    file = directory / FILE_NAME
+    try:
+        lock = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{directory} has no {FILE_NAME}", hint="--ignore-plugin-lock goes on without it") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}", hint="--ignore-plugin-lock goes on without it") from error
+    if not isinstance(lock, dict) or lock.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise CheckpointError(f"{file} is not a plugin lock of format {FORMAT}", hint="--ignore-plugin-lock goes on without it")
+    return lock  # pyright: ignore[reportUnknownVariableType]
+
+
+def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Compare a checkpoint's lock with the plugins of this run.
+
+    Returns a warning for each plugin of another version, distribution or settings, each new plugin and each changed
+    path function. Raises PluginError for a plugin of the checkpoint that is not enabled now.
+    """
+    now = {canonicalize_name(plugin["name"]): plugin for plugin in current["plugins"]}
+    before = {canonicalize_name(plugin["name"]): plugin for plugin in saved["plugins"]}
+    missing = [plugin for key, plugin in before.items() if key not in now]
+    if missing:
+        raise PluginError(
+            "the checkpoint was made with " + " and ".join(_origin(plugin) for plugin in missing) + ", which this run does not enable",
+            hint=" ".join(f"--plugin {plugin['name']}" for plugin in missing) + ", or --ignore-plugin-lock to go on without",
+        )
+    warnings: list[str] = []
+    for key, plugin in now.items():
+        if key not in before:
+            warnings.append(f"{_origin(plugin)} is enabled, and the checkpoint was made without it")
+            continue
+        old = before[key]
+        if (old["distribution"], old["version"]) != (plugin["distribution"], plugin["version"]):
+            warnings.append(f"the checkpoint was made with {_origin(old)}, and this run has {_origin(plugin)}")
+        changed = [name for name in old["settings"] | plugin["settings"] if old["settings"].get(name) != plugin["settings"].get(name)]
+        warnings.extend(
+            f"{_origin(plugin)}: setting {name} is {plugin['settings'].get(name)!r}, and was {old['settings'].get(name)!r} in the checkpoint"
+            for name in changed
+        )
+    if list(before) != [key for key in now if key in before]:
+        warnings.append(
+            "the plugins are in another order than in the checkpoint: " + ", ".join(plugin["name"] for plugin in before.values())
+        )
+    for flag in saved["paths"] | current["paths"]:
+        old_paths, new_paths = saved["paths"].get(flag, []), current["paths"].get(flag, [])
+        if old_paths != new_paths:
+            name = "--" + flag.replace("_", "-")
+            warnings.append(f"{name} is {', '.join(new_paths) or 'not set'}, and was {', '.join(old_paths) or 'not set'} in the checkpoint")
+    return warnings
+
+
+def require_same(expected: Mapping[str, Any], here: Mapping[str, Any], where: str) -> None:
+    """Refuse any difference: what each worker process must load is exactly what the driver has. `where` names the worker."""
+    differences = compare_locks(expected, here)
+    if expected["vime"] != here["vime"]:
+        differences.insert(0, f"vime is {here['vime']}, and {expected['vime']} in the driver")
+    if differences:
+        raise PluginError(f"{where} does not have the driver's plugins: {differences[0]}", hint="install the same versions on every node")
+
+
+def _origin(plugin: Mapping[str, Any]) -> str:
+    return f"plugin {plugin['name']!r}" + (f" ({plugin['distribution']} {plugin['version']})" if plugin["distribution"] else "")

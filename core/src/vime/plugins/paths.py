@@ -1,0 +1,234 @@
+"""Functions that a flag names by path: `pkg.mod.fn`, `pkg.mod:attr`, `./file.py:fn`.
+
+They are called in upstream's style: positionally, in the order of the hook's `path_args`, whatever the function calls
+its own parameters. `evaluation`, `engine` and the like go by keyword, to functions that have a parameter of that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from vime.errors import PluginError, VimeError
+from vime.plugins.discovery import missing_module, nearest
+from vime.plugins.function import HookFunction, HookTimes
+from vime.plugins.hookspecs import HOOKS, HookSpecInfo
+from vime.plugins.loading import describe, import_reporting
+from vime.plugins.reference import HookReference
+from vime.plugins.validation import check_function, is_marked, refuse_generator
+
+FORMS = "write pkg.module.function, pkg.module:function or ./file.py:function"
+DATA_SOURCE_METHODS = ("get_samples", "add_samples", "save", "load", "__len__")
+
+
+def load_path_function(path: str, hook: str, times: HookTimes | None = None) -> HookFunction:
+    """The function that `path` names, checked for `hook` and adapted to it. Raises PluginError with the part that failed."""
+    info = HOOKS[hook]
+    where = info.flag or hook
+    obj = resolve_path(path, f"{where} {path}")
+    order, keywords = check_path_function(obj, info, f"{where} {path}")
+    return HookFunction(
+        plugin=f"path:{path}",
+        label=f"path function {path}",
+        hook=hook,
+        function=obj,
+        order=order,
+        keywords=keywords,
+        times=times,
+        reference=HookReference(hook=hook, path=_absolute(path)),
+    )
+
+
+def _absolute(path: str) -> str:
+    """The same path from any working directory."""
+    file, colon, attr = path.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{attr}" if colon and file.endswith(".py") else path
+
+
+def resolve_path(path: str, label: str) -> Any:
+    """The object at `path`. Modules are looked for as Python does, and then in the current directory."""
+    if not isinstance(path, str) or not path.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PluginError(f"{label}: {path!r} is not a path to a function", hint=FORMS)
+    _add_to_path(Path.cwd())
+    head, colon, attr = path.rpartition(":")
+    if path.endswith(".py") or head.endswith(".py"):
+        if not colon or not attr or path.endswith(".py"):
+            raise PluginError(f"{label}: it names a file and no function in it", hint=f"{path.rstrip(':')}:FUNCTION")
+        return _attribute(_load_file(head, label), attr, label)
+    if colon:
+        if not head or not attr:
+            raise PluginError(f"{label}: nothing {'after' if head else 'before'} the colon", hint=FORMS)
+        return _attribute(_import(head, label), attr, label)
+    return _resolve_dotted(path, label)
+
+
+def _resolve_dotted(path: str, label: str) -> Any:
+    """`pkg.mod.fn` or `pkg.mod.Class.method`: the longest part that is a module is imported, the rest are attributes."""
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise PluginError(f"{label}: {path!r} is not a path to a function", hint=FORMS)
+    module = _import(parts[0], label)
+    rest = parts[1:]
+    while rest:
+        name = f"{module.__name__}.{rest[0]}"
+        if rest[0] in vars(module) and (len(rest) == 1 or not inspect.ismodule(vars(module)[rest[0]])):
+            break
+        if missing_module(name) is not None and (len(rest) == 1 or hasattr(module, rest[0])):
+            break
+        module = _import(name, label)
+        rest = rest[1:]
+    if not rest:
+        raise PluginError(f"{label}: {path} is a module", hint=f"name a function in it: {_offer(module)}")
+    return _attribute(module, ".".join(rest), label)
+
+
+def _import(name: str, label: str) -> types.ModuleType:
+    missing = missing_module(name)
+    if missing is None:
+        return import_reporting(name, label)
+    parent, _, last = missing.rpartition(".")
+    if not parent:
+        near = nearest(missing, [found.name for found in pkgutil.iter_modules([str(Path.cwd())])])
+        hint = f"did you mean {near!r}?" if near else f"run from the directory that holds {missing}, install it, or set PYTHONPATH"
+        raise PluginError(f"{label}: there is no module {missing!r}", hint=hint)
+    package = import_reporting(parent, label)
+    if not hasattr(package, "__path__"):
+        raise PluginError(f"{label}: there is no module {missing!r}; {parent} is a module, not a package", hint=FORMS)
+    modules = [found.name for found in pkgutil.iter_modules(package.__path__)]
+    raise PluginError(
+        f"{label}: there is no module {missing!r}; {parent} has {', '.join(modules) or 'no modules'}", hint=_near_hint(last, modules)
+    )
+
+
+def _attribute(module: types.ModuleType, attr: str, label: str) -> Any:
+    obj: Any = module
+    walked = module.__name__
+    for part in attr.split("."):
+        try:
+            obj = getattr(obj, part)
+        except AttributeError as error:
+            offers = _public_callables(obj)
+            what = f"module {walked}" if inspect.ismodule(obj) else walked
+            listing = ", ".join(offers) or "no function"
+            raise PluginError(f"{label}: {what} has no {part!r}; it offers {listing}", hint=_near_hint(part, offers)) from error
+        except VimeError as error:
+            raise PluginError(f"{label}: {error.message}", hint=error.hint) from error
+        walked += f".{part}"
+    return obj
+
+
+def _load_file(name: str, label: str) -> types.ModuleType:
+    """Import a .py file under a name made from its full path, once; its own directory is searched for what it imports."""
+    file = Path(name).expanduser()
+    if not file.is_file():
+        files = sorted(found.name for found in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        where = f"{file.parent} has {', '.join(files) or 'no .py file'}" if file.parent.is_dir() else f"there is no directory {file.parent}"
+        raise PluginError(f"{label}: there is no file {file}; {where}", hint=_near_hint(file.name, files))
+    file = file.resolve()
+    module_name = f"vime_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    _add_to_path(file.parent)
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module_name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise PluginError(f"{label}: importing {name} raised {describe(error)}", hint="--traceback shows where it was raised") from error
+    return module
+
+
+def _add_to_path(directory: Path) -> None:
+    """Let modules of this directory be imported, after everything that is installed."""
+    if "" not in sys.path and str(directory) not in sys.path:
+        sys.path.append(str(directory))
+
+
+def check_path_function(obj: Any, info: HookSpecInfo, label: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a path function takes positionally and by keyword. Raises PluginError when it cannot be called as its hook is."""
+    if not callable(obj):
+        raise PluginError(f"{label}: it is a {type(obj).__name__} and cannot be called", hint="name a function")
+    if info.name == "make_data_source":
+        _check_data_source(obj, label)
+    elif inspect.isclass(obj):
+        raise PluginError(f"{label}: it is a class", hint=f"name a function: {info.flag} calls it with ({', '.join(info.path_args)})")
+    refuse_generator(obj, info.name, label)
+    if is_marked(obj):  # a plugin's own function, named by path: it takes what it declares, by name
+        return check_function(None, info.name, obj, obj, label), ()
+    try:
+        signature = inspect.signature(obj)
+    except (TypeError, ValueError):  # some builtins have no signature to look at
+        return info.path_args, ()
+    return _bind(list(signature.parameters.values()), info, label)
+
+
+def _bind(params: list[inspect.Parameter], info: HookSpecInfo, label: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Divide the hook's arguments into positional and keyword ones, as this function declares them.
+
+    Keyword-only parameters with the name of a spec parameter are filled by name, `def f(args, *, pg_loss, **kwargs)`;
+    the remaining `path_args` go positionally. A function with `**kwargs` also gets `evaluation` and `rollout_id`.
+    """
+    kinds = inspect.Parameter
+    slots = [param for param in params if param.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    only = {param.name: param for param in params if param.kind is kinds.KEYWORD_ONLY}
+    open_ended = any(param.kind is kinds.VAR_POSITIONAL for param in params)
+    order = tuple(name for name in info.path_args if name not in only)
+    call = f"{info.flag} calls it with ({', '.join(info.path_args)})"
+    catches = any(param.kind is kinds.VAR_KEYWORD for param in params)
+    named = tuple(name for name in only if name in info.path_args)
+    later = {param.name: param for param in slots[len(order) :]} | only
+    if len(order) > len(slots) and not open_ended:
+        if not (named and catches):
+            raise PluginError(f"{label}: it takes {_count(len(slots))}, and gets {len(order)}", hint=call)
+        named, order = named + order[len(slots) :], order[: len(slots)]
+    for name, param in later.items():
+        if name not in named and name not in info.path_keywords and param.default is param.empty:
+            more = f", and {', '.join(info.path_keywords)} by keyword" if info.path_keywords else ""
+            raise PluginError(
+                f"{label}: it needs the argument {name!r}, which is not passed", hint=f"{call}{more}; give {name!r} a default"
+            )
+    keywords = tuple(name for name in info.path_keywords if name in later or (catches and name != "engine"))
+    return order, named + keywords
+
+
+def _count(number: int) -> str:
+    return "1 positional argument" if number == 1 else f"{number} positional arguments"
+
+
+def _check_data_source(obj: Any, label: str) -> None:
+    if inspect.isclass(obj):
+        missing = [name for name in DATA_SOURCE_METHODS if not callable(getattr(obj, name, None))]
+        if missing:
+            raise PluginError(
+                f"{label}: class {obj.__name__} has no {', '.join(missing)}", hint="a data source has " + ", ".join(DATA_SOURCE_METHODS)
+            )
+
+
+def _public_callables(obj: Any) -> list[str]:
+    """The functions and classes that a module or class offers, its own first."""
+    names = [name for name in vars(obj) if not name.startswith("_")] if hasattr(obj, "__dict__") else []
+    found = [name for name in names if callable(vars(obj)[name])]
+    if inspect.ismodule(obj):
+        own = [name for name in found if getattr(vars(obj)[name], "__module__", None) == obj.__name__]
+        return own or found
+    return found
+
+
+def _offer(module: types.ModuleType) -> str:
+    return ", ".join(f"{module.__name__}.{name}" for name in _public_callables(module)[:8]) or "it has none"
+
+
+def _near_hint(name: str, offers: list[str]) -> str:
+    near = nearest(name, offers)
+    return f"did you mean {near!r}?" if near else FORMS

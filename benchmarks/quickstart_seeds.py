@@ -77,7 +77,7 @@ def table(outcomes: list[Outcome], threshold: float) -> str:
     slowest = max(run.seconds for run in outcomes)
     lines += [
         "",
-        f"{gained} of {len(outcomes)} seeds gained at least {threshold:g} points of sampled accuracy; the slowest run took {slowest:.0f} s.",
+        f"{gained} of {len(outcomes)} seeds gained at least {threshold:g} points (sampled); the slowest run took {slowest:.0f} s.",
     ]
     return "\n".join(lines)
 

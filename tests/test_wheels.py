@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -19,14 +20,14 @@ DISTRIBUTIONS = {"vime", "vime_filters_basic", "vime_rm_math", "vime_rollout_sft
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-def environment() -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     """This process's environment without what would leak the development environment into the new one."""
     leaks = ("VIRTUAL_ENV", "PYTHON", "VIME_", "UV_PROJECT", "UV_RUN")
-    return {name: value for name, value in os.environ.items() if not name.startswith(leaks)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(leaks)} | more
 
 
-def run(*command: str | Path, cwd: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
+def run(*command: str | Path, cwd: Path, expect: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False)
     assert done.returncode == expect, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -93,6 +94,38 @@ def test_training_without_the_extra_names_the_extra(installed: Path, tmp_path: P
     assert "vime[cpu]" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == [], "a refused run leaves nothing behind"
+
+
+def printed_commands(section: str) -> str:
+    """The first block of commands under a heading of docs/install.md."""
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## {section}$.*?^```bash\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert found, f"docs/install.md has no commands under {section!r}"
+    return found[1]
+
+
+@pytest.fixture
+def as_printed(uv: str, wheels: Path) -> dict[str, str]:
+    """An environment in which `uv` is found by name and finds the wheels of this tree as if they were published."""
+    return {"PATH": f"{Path(uv).parent}{os.pathsep}{os.environ['PATH']}", "UV_FIND_LINKS": str(wheels)}
+
+
+def test_the_light_install_commands_work(as_printed: dict[str, str], tmp_path: Path) -> None:
+    run("bash", "-ec", printed_commands("To write and test plugins"), cwd=tmp_path, **as_printed)
+    run(tmp_path / ".venv" / "bin" / "vime", "plugin", "list", cwd=tmp_path)
+
+
+def test_the_cpu_install_commands_give_an_environment_that_trains(as_printed: dict[str, str], tmp_path: Path) -> None:
+    run("bash", "-ec", printed_commands("CPU"), cwd=tmp_path, **as_printed)
+    vime = tmp_path / ".venv" / "bin" / "vime"
+    run(vime, "train", "--plugin", "math", "--num-rollout", "1", "--run-dir", "run", cwd=tmp_path)
+    assert "train/loss" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_the_gpu_install_commands_resolve(as_printed: dict[str, str], tmp_path: Path) -> None:
+    commands = printed_commands("NVIDIA GPU")
+    assert "uv pip install " in commands
+    run("bash", "-ec", commands.replace("uv pip install ", "uv pip install --dry-run "), cwd=tmp_path, **as_printed)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _path_as_str(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
 
 
 PathStr = Annotated[str, BeforeValidator(_path_as_str)]
@@ -42,7 +43,7 @@ def field_docs(section: type[Section]) -> dict[str, str]:
     source = Path(inspect.getfile(section)).read_text(encoding="utf-8")
     body = next(node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == section.__name__)
     docs: dict[str, str] = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if (
             isinstance(statement, ast.AnnAssign)
             and isinstance(statement.target, ast.Name)

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Self, cast
 
-from vime.config.eval import EvalDatasetConfig
+from pydantic import Field, model_validator
+
+from vime.config.eval import (
+    EvalDatasetConfig,
+    entries_from_file,
+    entries_from_section,
+    entries_from_words,
+    fill_from_flags,
+    refuse_duplicates,
+)
 from vime.config.fields import Section
+from vime.config.rules import derive, refuse_contradictions
 from vime.config.sections import (
     DataSection,
     EvalSection,
@@ -18,6 +29,7 @@ from vime.config.sections import (
     RunSection,
 )
 from vime.config.train_sections import AlgorithmSection, OptimizerSection, TrainerSection
+from vime.errors import ConfigError
 
 SECTIONS: tuple[type[Section], ...] = (
     ModelSection,
@@ -33,7 +45,7 @@ SECTIONS: tuple[type[Section], ...] = (
     PlacementSection,
     HookPathSection,
 )
-"""In the order of `--help`."""
+"""In the order of `--help`. Every field of theirs is a flag."""
 
 
 class RunConfig(
@@ -53,13 +65,51 @@ class RunConfig(
     """Everything that a run is configured by, and nothing else: no handles, no progress.
 
     Built by `vime.config.load.load_config` from flags, file and environment; in tests directly, for instance
-    `RunConfig(rollout_batch_size=2, n_samples_per_prompt=4)`.
+    `RunConfig(rollout_batch_size=2, n_samples_per_prompt=4)`. Raises pydantic's ValidationError for a wrong type or an
+    unknown key and ConfigError for values that contradict each other. Fields that follow from others are filled in
+    (`global_batch_size`, `over_sampling_batch_size`, ...): see vime.config.rules.
     """
 
     quickstart: bool = False
-    eval_datasets: list[EvalDatasetConfig] = []
+    """Whether the model and the data are those that come with the package."""
+    eval_datasets: list[EvalDatasetConfig] = Field(default_factory=list[EvalDatasetConfig])
+    """The evaluation datasets, with all settings resolved."""
     vllm_router_ip: str | None = None
+    """Address of the engine's HTTP endpoint, where one is switched on."""
     vllm_router_port: int | None = None
+    """Its port."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_eval_sources(cls, values: Any) -> Any:
+        """Turn `eval`, `eval_config` or `eval_prompt_data` into entries of `eval_datasets`."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(cast("dict[str, Any]", values))
+        section = values.pop("eval", None)
+        if values.get("eval_datasets") and not section:
+            return values
+        given = {"eval": section, "eval_config": values.get("eval_config"), "eval_prompt_data": values.get("eval_prompt_data")}
+        sources = [key for key, value in given.items() if value]
+        if len(sources) > 1:
+            raise ConfigError(f"evaluation datasets are given twice: by {' and by '.join(sources)}", hint="keep one of them")
+        if section:
+            values["eval_datasets"] = entries_from_section(section, "eval")
+        elif given["eval_config"]:
+            values["eval_datasets"] = entries_from_file(str(given["eval_config"]))
+        elif isinstance(given["eval_prompt_data"], list):
+            values["eval_datasets"] = entries_from_words(cast("list[str]", given["eval_prompt_data"]))
+        return values
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        # Past the frozen setter, which would count what is derived here as set by the user.
+        for name, value in derive(self).items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "eval_datasets", [fill_from_flags(dataset, self.__dict__) for dataset in self.eval_datasets])
+        refuse_duplicates(self.eval_datasets)
+        refuse_contradictions(self)
+        return self
 
     @property
     def samples_per_rollout(self) -> int:

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from vime.config.fields import (
-    Count,
-    CountOrZero,
-    Fraction,
-    NonNegative,
-    PathStr,
-    Positive,
-    PositiveFraction,
-    Section,
-    TopK,
-)
+from pydantic import Field
+
+from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK
 
 
 class PluginSection(Section):
     """Plugins"""
 
-    plugin: list[str] = []
-    """Plugin to enable, by its entry-point name; repeatable, the order is the order of calls. Example: --plugin math --plugin nonzero-std."""
-    no_plugin: list[str] = []
+    plugin: list[str] = Field(default_factory=list)
+    """Plugins to enable, by entry-point name, in the order of calls; repeatable. Example: --plugin math --plugin nonzero-std."""
+    no_plugin: list[str] = Field(default_factory=list)
     """Plugin to leave out although VIME_PLUGINS or the file enables it; repeatable."""
-    plugin_settings: dict[str, dict[str, Any]] = {}
+    plugin_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings by plugin, as in the file: {math: {timeout: 5}}. On the command line use --set math.timeout=5."""
     ignore_plugin_lock: bool = False
     """Go on when the enabled plugins differ from those the checkpoint was written with."""
@@ -57,7 +49,7 @@ class HookPathSection(Section):
     """Function that marks samples of the kept groups with remove_sample: hook rollout_sample_filter."""
     rollout_all_samples_process_path: str | None = None
     """Function that sees all groups, dropped ones too: hook process_all_samples."""
-    rollout_sample_hook_path: list[str] = []
+    rollout_sample_hook_path: list[str] = Field(default_factory=list)
     """Function called on each sample after generation and before its reward: hook rollout_sample_hook; repeatable."""
     custom_reward_post_process_path: str | None = None
     """Function that turns raw rewards into shaped ones: hook post_process_rewards."""
@@ -111,7 +103,7 @@ class RunSection(Section):
     tensorboard: bool = True
     """Write TensorBoard events into the run's folder."""
     wandb: bool = False
-    """Send metrics to Weights & Biases."""
+    """Send metrics to Weights & Biases too."""
     sample_every: CountOrZero = 1
     """Write the samples of every n-th rollout into samples/ in the run's folder; 0 writes none."""
     quiet: bool = False
@@ -153,7 +145,7 @@ class ModelSection(Section):
     """Run without CUDA graphs and compilation; without it on the CPU only."""
     vllm_enable_prefix_caching: bool = True
     """Keep the keys and values of shared prefixes: the samples of a group share their prompt."""
-    vllm_engine_args: dict[str, Any] = {}
+    vllm_engine_args: dict[str, Any] = Field(default_factory=dict)
     """Any other engine arguments of vLLM as a mapping. Example: '{"swap_space": 2}'."""
 
 
@@ -168,11 +160,11 @@ class DataSection(Section):
     """Key of the right answer in a row, given to the reward as sample.label."""
     metadata_key: str = "metadata"
     """Key of the metadata in a row, a mapping; rows may lack it."""
-    tool_key: str | None = None
-    """Key of the tools in a row, given to the chat template."""
+    tool_key: str = "tools"
+    """Key of the tools in a row, given to the chat template; rows may lack it."""
     apply_chat_template: bool = False
     """Wrap the prompt with the tokenizer's chat template."""
-    apply_chat_template_kwargs: dict[str, Any] = {}
+    apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the chat template as a mapping. Example: '{"enable_thinking": false}'."""
     rollout_max_prompt_len: Count | None = None
     """Longest prompt in tokens; longer ones are dropped and counted."""
@@ -188,9 +180,9 @@ class RolloutSection(Section):
     rollout_batch_size: Count = 32
     """Number of groups (prompts) in a rollout."""
     n_samples_per_prompt: Count = 8
-    """Number of samples in a group."""
+    """Number of samples in a group; without it 8, and 1 under sft_loss."""
     over_sampling_batch_size: Count | None = None
-    """Number of groups fetched at a time; without it rollout_batch_size."""
+    """Number of groups fetched at a time, any; without it rollout_batch_size."""
     rollout_temperature: Positive = 1.0
     """Sampling temperature; the trainer's log-probs use the same."""
     rollout_top_p: PositiveFraction = 1.0
@@ -290,17 +282,3 @@ class PlacementSection(Section):
     """Number of engines."""
     engine_tp: Count = 1
     """Tensor-parallel size of an engine."""
-
-
-__all__ = [
-    "DataSection",
-    "EvalSection",
-    "Fraction",
-    "HookPathSection",
-    "ModelSection",
-    "PlacementSection",
-    "PluginSection",
-    "RewardSection",
-    "RolloutSection",
-    "RunSection",
-]

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from vime.config.fields import Count, CountOrZero, Fraction, NonNegative, PathStr, Positive, Section
 
+Estimator = Literal["grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"]
 GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline")
 """Estimators whose baseline is the sample's own group: they need more than one sample per prompt."""
 
@@ -15,7 +16,7 @@ GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_
 class AlgorithmSection(Section):
     """Algorithm"""
 
-    advantage_estimator: Literal["grpo", "gspo", "cispo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"] = "grpo"
+    advantage_estimator: Estimator = "grpo"
     """How rewards become advantages, and with them the default loss."""
     loss_type: Literal["policy_loss", "sft_loss", "custom_loss"] = "policy_loss"
     """What is minimised: the policy loss, the negative log-likelihood, or that of a plugin or --custom-loss-function-path."""

@@ -1,0 +1,127 @@
+"""Whether the files that a configuration names are there and are what they should be. Opens nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+from vime.config.names import flag_of
+from vime.config.run_config import RunConfig
+from vime.errors import CheckpointError, ConfigError, DataError
+
+Purpose = Literal["train", "eval"]
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_SLICE = re.compile(r"@\[.*\]$")
+_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
+
+
+def find_model(name: str, flag: str = "--hf-checkpoint") -> Path:
+    """The folder of a model: `name` itself, or its snapshot in the local Hugging Face cache. ConfigError names what is missing."""
+    folder = Path(name).expanduser()
+    if not folder.exists() and _HUB_NAME.fullmatch(name):
+        cached = _cached_snapshot(name)
+        if cached is None:
+            raise ConfigError(
+                f"{flag} {name}: neither a folder nor a model in the local Hugging Face cache",
+                hint=f"give the folder of a model, or fetch it first: hf download {name}",
+            )
+        folder = cached
+    if not folder.exists():
+        raise ConfigError(f"{flag} {name}: no such folder", hint="give the folder of a model in Hugging Face format")
+    if not folder.is_dir():
+        hint = "convert it first: examples/smollm2 shows how" if folder.suffix == ".gguf" else "give the folder that it lies in"
+        raise ConfigError(f"{flag} {name}: a file, not the folder of a model", hint=hint)
+    missing = _missing_in_model(folder)
+    if missing:
+        raise ConfigError(
+            f"{flag} {name}: not a model folder, it has no {' and no '.join(missing)}",
+            hint="a model in Hugging Face format has config.json, *.safetensors and tokenizer files, as save_pretrained writes them",
+        )
+    return folder
+
+
+def _cached_snapshot(name: str) -> Path | None:
+    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    repository = Path(hub) / f"models--{name.replace('/', '--')}"
+    main = repository / "refs" / "main"
+    snapshots = [repository / "snapshots" / main.read_text().strip()] if main.is_file() else []
+    return next((snapshot for snapshot in snapshots if (snapshot / "config.json").is_file()), None)
+
+
+def _missing_in_model(folder: Path) -> list[str]:
+    names = {path.name for path in folder.iterdir()}
+    missing = [] if "config.json" in names else ["config.json"]
+    if not any(name.endswith((".safetensors", ".bin")) for name in names):
+        missing.append("weights (*.safetensors)")
+    if not any(name.startswith("tokenizer") or name in ("vocab.json", "spiece.model") for name in names):
+        missing.append("tokenizer (tokenizer.json)")
+    return missing
+
+
+def check_data_path(path: str, flag: str) -> None:
+    """Raise DataError where a data file is not there or not of a kind that can be read."""
+    if path.startswith("hf:"):
+        return
+    file = Path(_SLICE.sub("", path)).expanduser()
+    if not file.exists():
+        raise DataError(f"{flag} {path}: no such file", hint=_hint_of_neighbours(file))
+    if file.is_dir():
+        raise DataError(f"{flag} {path}: a folder, not a file", hint=f"give a file ({', '.join(_SUFFIXES)})")
+    if file.suffix not in _SUFFIXES:
+        raise DataError(f"{flag} {path}: cannot read {file.suffix or 'a file without an extension'}", hint=f"known: {', '.join(_SUFFIXES)}")
+
+
+def _hint_of_neighbours(file: Path) -> str:
+    folder = file.parent
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist either"
+    there = sorted(path.name for path in folder.iterdir() if path.suffix in _SUFFIXES)
+    return f"data files in {folder}: {', '.join(there[:5])}" if there else f"there is no data file in {folder}"
+
+
+def refuse_missing_parts(config: RunConfig, purpose: Purpose) -> None:
+    """Raise ConfigError where the model or the data is not named."""
+    evaluates_only = purpose == "eval" or config.num_rollout == 0
+    needs_prompts = not evaluates_only and config.data_source_path is None and config.load_debug_rollout_data is None
+    if config.hf_checkpoint is None:
+        raise ConfigError(
+            "no model: --hf-checkpoint is not set, though data is" if config.prompt_data or config.eval_datasets else "no model",
+            hint="add --hf-checkpoint FOLDER; without a model and without data vime uses the quickstart's",
+        )
+    if needs_prompts and config.prompt_data is None:
+        raise ConfigError(
+            "no prompts: --prompt-data is not set, though a model is",
+            hint="add --prompt-data FILE.jsonl; without a model and without data vime uses the quickstart's",
+        )
+    if evaluates_only and not config.eval_datasets:
+        raise ConfigError("nothing to evaluate on", hint="name a dataset: --eval-prompt-data NAME PATH, or --eval-config FILE.yaml")
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Raise ConfigError, DataError or CheckpointError for the first file that is not what a flag says."""
+    if config.hf_checkpoint is not None:
+        find_model(config.hf_checkpoint)
+    if config.ref_load is not None:
+        find_model(config.ref_load, "--ref-load")
+    if config.prompt_data is not None:
+        check_data_path(config.prompt_data, "--prompt-data")
+    for dataset in config.eval_datasets:
+        check_data_path(dataset.path, f"evaluation dataset {dataset.name!r}:")
+    if config.load is not None and config.load != "auto" and not Path(config.load).is_dir():
+        raise CheckpointError(f"--load {config.load}: no such folder", hint="give the folder of a checkpoint, or --load auto")
+    if config.deepspeed_config is not None and not Path(config.deepspeed_config).is_file():
+        raise ConfigError(f"{flag_of('deepspeed_config')} {config.deepspeed_config}: no such file")
+
+
+def refuse_unsupported(config: RunConfig) -> None:
+    """Raise ConfigError for what the configuration knows and this version cannot do yet."""
+    asked = {
+        "--runtime ray": config.runtime == "ray",
+        "--serve-engine": config.serve_engine is not None,
+        "--wandb": config.wandb,
+    }
+    for flag, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(f"{flag} is not part of this version of vime", hint="leave it out")

@@ -1,0 +1,259 @@
+"""From flags, file, environment and defaults to one RunConfig, with the origin of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import ValidationError
+
+from vime.config.eval import FLAGS, EvalDatasetConfig, flag_behind
+from vime.config.inputs import Purpose, check_inputs, find_model, refuse_missing_parts, refuse_unsupported
+from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
+from vime.config.names import ALIASES, NEGATIONS, field_of, flag_of, nearest
+from vime.config.rules import warnings_about
+from vime.config.run_config import SECTIONS, RunConfig
+from vime.config.upstream import replacement
+from vime.errors import ConfigError
+
+FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
+"""All fields that are flags, in the order of --help."""
+FILE_ONLY = ("eval", "eval_datasets", "quickstart")
+_ALTERNATIVES = (
+    ("num_rollout", "num_epoch"),
+    ("global_batch_size", "num_steps_per_rollout"),
+    ("micro_batch_size", "use_dynamic_batch_size"),
+    ("eval", "eval_config", "eval_prompt_data", "eval_datasets"),
+)
+"""Fields that say the same thing in different ways: a layer that sets one hides the others of the layers below."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, where each value came from, and what is doubtful about it.
+
+    `origins` has every field of RunConfig, and `eval_datasets.<name>.<key>` for the settings of each dataset. Values:
+    "flag --lr", "file run.yaml", "environment VIME_PLUGINS", "quickstart", "derived", "default".
+    """
+
+    config: RunConfig
+    origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class _Layer:
+    """Values that come from one place. `origin` says which, for a field."""
+
+    values: dict[str, Any]
+    origin: Callable[[str], str]
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+
+def load_config(
+    argv_flags: Mapping[str, Any],
+    file: Path | None,
+    env: Mapping[str, str],
+    *,
+    quickstart: Callable[[], Mapping[str, Any]] | None = None,
+    purpose: Purpose = "train",
+    check_files: bool = True,
+) -> Resolved:
+    """Resolve a configuration: flags over environment over file over quickstart over the defaults of the fields.
+
+    `argv_flags` maps fields to what the command line gave (words, lists of words, booleans; typed values are taken as
+    they are), and "set" to the list of its plugin.key=value. `quickstart` gives the values to use where neither a model
+    nor data is named. With `check_files` the files that it names are looked at. Raises ConfigError, DataError or
+    CheckpointError, without importing anything heavy.
+    """
+    layers = [_file_layer(file)] if file is not None else []
+    layers += [_environment_layer(env), _flag_layer(argv_flags)]
+    if quickstart is not None and _wants_quickstart(layers):
+        layers.insert(0, _Layer({**quickstart(), "quickstart": True}, lambda _: "quickstart"))
+    values, origins = _merge(layers)
+    _take_model_from_checkpoint(values, origins)
+    config = _validate(values, origins)
+    if check_files:
+        if purpose == "train":
+            refuse_unsupported(config)
+        refuse_missing_parts(config, purpose)
+        check_inputs(config)
+    return Resolved(config, _all_origins(config, values, origins), tuple(warnings_about(config)))
+
+
+def _file_layer(file: Path) -> _Layer:
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=ConfigLoader)
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror}", hint="give the path of a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {file}: expected a mapping of keys to values, got {type(content).__name__}")
+    kinds = kinds_of(RunConfig)
+    values: dict[str, Any] = {}
+    for key, value in cast("dict[Any, Any]", content).items():
+        name = field_of(str(key))
+        if name in NEGATIONS and isinstance(value, bool):
+            name, value = NEGATIONS[name], not value
+        if name not in FIELDS and name not in FILE_ONLY:
+            raise unknown_name(str(key), f"{file}: unknown key {str(key)!r}", spell=lambda found: found)
+        if name in values:
+            raise ConfigError(f"{file}: {key!r} and another key both set {name}", hint="keep one of them")
+        is_list = name in kinds and kinds[name].base is list
+        values[name] = [value] if is_list and value is not None and not isinstance(value, list) else value
+    return _Layer(values, lambda _: f"file {file}")
+
+
+def _environment_layer(env: Mapping[str, str]) -> _Layer:
+    names = [name.strip() for name in env.get("VIME_PLUGINS", "").split(",") if name.strip()]
+    return _Layer({"plugin": names} if names else {}, lambda _: "environment VIME_PLUGINS")
+
+
+def _flag_layer(argv_flags: Mapping[str, Any]) -> _Layer:
+    kinds = kinds_of(RunConfig)
+    values = {name: _parse_flag(name, value, kinds[name]) for name, value in argv_flags.items() if name != "set" and value is not None}
+    return _Layer(values, lambda name: f"flag {flag_of(name)}", _parse_set(argv_flags.get("set") or ()))
+
+
+def _parse_flag(name: str, value: Any, kind: Kind) -> Any:
+    """The typed value of what the command line gave; what is typed already comes back as it is."""
+    try:
+        if isinstance(value, str):
+            return kind.parse(value)
+        if isinstance(value, list) and kind.item is not None:
+            items = cast("list[Any]", value)
+            return [kind.item.parse(item) if isinstance(item, str) else item for item in items]
+    except (ValueError, yaml.YAMLError):
+        raise _wrong_type(flag_of(name), kind, value) from None
+    return cast("Any", value)
+
+
+def _parse_set(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`["math.timeout=5"]` -> `{"math": {"timeout": 5}}`."""
+    settings: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        target, equals, text = assignment.partition("=")
+        plugin, dot, key = target.partition(".")
+        if not (plugin and dot and key and equals):
+            raise ConfigError(f"--set: expected plugin.key=value, got {assignment!r}", hint="for example --set math.timeout=5")
+        settings.setdefault(plugin, {})[key] = parse_scalar(text)
+    return settings
+
+
+def _wants_quickstart(layers: Sequence[_Layer]) -> bool:
+    named = ("hf_checkpoint", "prompt_data", "data_source_path", "load_debug_rollout_data", "eval", "eval_config", "eval_prompt_data")
+    return not any(layer.values.get(name) for layer in layers for name in (*named, "eval_datasets"))
+
+
+def _merge(layers: Sequence[_Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Lay the layers over each other, the last on top. Settings of plugins are merged key by key."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for group in _ALTERNATIVES:
+            if any(name in layer.values for name in group):
+                for name in group:
+                    values.pop(name, None)
+                    origins.pop(name, None)
+        for name, value in layer.values.items():
+            values[name], origins[name] = value, layer.origin(name)
+        given = layer.values.get("plugin_settings")
+        if isinstance(given, dict):
+            settings = {**settings, **cast("dict[str, dict[str, Any]]", given)}
+        for plugin, changes in layer.settings.items():
+            settings[plugin] = {**(settings.get(plugin) or {}), **changes}
+            origins["plugin_settings"] = "flag --set"
+    if settings:
+        values["plugin_settings"] = settings
+    if values.get("no_plugin") and values.get("plugin"):
+        left_out = {_canonical(name) for name in values["no_plugin"]}
+        values["plugin"] = [name for name in values["plugin"] if _canonical(name) not in left_out]
+    return values, origins
+
+
+def _canonical(name: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(name)
+
+
+def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Where only a checkpoint is named, its folder is the model: it is in Hugging Face format."""
+    load = values.get("load")
+    if values.get("hf_checkpoint") is None and values.get("prompt_data") and load and load != "auto":
+        values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
+    if isinstance(values.get("hf_checkpoint"), str) and not Path(values["hf_checkpoint"]).exists() and "/" in values["hf_checkpoint"]:
+        values["hf_checkpoint"] = str(find_model(values["hf_checkpoint"]))
+
+
+def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        first, *others = error.errors()
+        more = f" (and {len(others)} more)" if others else ""
+        name, *inner = first["loc"]
+        where = (
+            flag_of(str(name)) if origins.get(str(name), "").startswith("flag") else f"{origins.get(str(name), 'configuration')}: {name}"
+        )
+        kind = kinds_of(RunConfig)[str(name)]
+        if name == "eval_datasets" and len(inner) >= 2:
+            where, kind = f"evaluation dataset {inner[0]}: {inner[1]}", kinds_of(EvalDatasetConfig).get(str(inner[1]), kind)
+        if first["type"] in ("extra_forbidden", "missing"):
+            raise ConfigError(f"{where}: {'unknown key' if first['type'] == 'extra_forbidden' else 'missing'}{more}") from None
+        raise _wrong_type(where, kind, first["input"], more) from None
+
+
+def _wrong_type(where: str, kind: Kind, got: Any, more: str = "") -> ConfigError:
+    shown = " ".join(map(str, cast("list[Any]", got))) if isinstance(got, list) else repr(got)
+    return ConfigError(f"{where}: expected {kind.expected()}, got {shown}{more}")
+
+
+def unknown_name(name: str, message: str, *, spell: Callable[[str], str]) -> ConfigError:
+    """The error for a flag or key that does not exist: what replaces it, or the nearest one. `spell` writes a field's name."""
+    snake = name.replace("-", "_")
+    instead = replacement(snake)
+    if instead is not None:
+        return ConfigError(f"{message}: it belongs to Megatron or SGLang, and vime trains with DeepSpeed and vLLM", hint=instead)
+    close = nearest(snake, [*FIELDS, *ALIASES, "config", "set"])
+    return ConfigError(message, hint=f"did you mean {spell(close)}?" if close else "vime train --help lists them all")
+
+
+def _all_origins(config: RunConfig, values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
+    complete = {name: origins.get(name) or _origin_of_rest(config, name) for name in RunConfig.model_fields}
+    source = next((origins[name] for name in _ALTERNATIVES[-1] if name in origins), "default")
+    complete["eval_datasets"] = source
+    flags = config.model_dump()
+    for dataset in config.eval_datasets:
+        for key in EvalDatasetConfig.model_fields:
+            name = flag_behind(key, flags)
+            fallback = complete.get(name, "default") if name is not None and key in FLAGS else "default"
+            complete[f"eval_datasets.{dataset.name}.{key}"] = source if dataset.sets(key) else fallback
+    return complete
+
+
+def _origin_of_rest(config: RunConfig, name: str) -> str:
+    default = RunConfig.model_fields[name].get_default(call_default_factory=True)
+    return "default" if getattr(config, name) == default else "derived"
+
+
+def dump_config(config: RunConfig) -> str:
+    """The configuration as a YAML file that `--config` reads back to an equal one.
+
+    Values that follow from others are left out, so that the file can be changed; datasets are written as they were given.
+    """
+    values = config.model_dump()
+    for name in RunConfig.model_fields:
+        if name not in config.model_fields_set and _origin_of_rest(config, name) == "derived":
+            del values[name]
+    for name in ("eval_prompt_data", "eval_config", "vllm_router_ip", "vllm_router_port"):
+        values.pop(name, None)
+    values["eval_datasets"] = [dataset.model_dump(exclude_unset=True) for dataset in config.eval_datasets]
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)

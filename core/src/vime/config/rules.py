@@ -1,0 +1,146 @@
+"""What follows from what in a configuration: derived values, contradictions, and doubts that are worth a warning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vime.config.names import flag_of
+from vime.config.train_sections import GROUP_ESTIMATORS
+from vime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
+
+
+def derive(config: RunConfig) -> dict[str, Any]:
+    """The values of fields that the user left open and that others decide."""
+    derived: dict[str, Any] = {}
+    if config.loss_type == "sft_loss" and "n_samples_per_prompt" not in config.model_fields_set:
+        derived["n_samples_per_prompt"] = 1
+    if config.num_rollout is None and config.num_epoch is None:
+        derived["num_epoch"] = 1
+    if config.over_sampling_batch_size is None:
+        derived["over_sampling_batch_size"] = config.rollout_batch_size
+    if config.eps_clip_high is None:
+        derived["eps_clip_high"] = config.eps_clip
+    if config.eval_reward_key is None:
+        derived["eval_reward_key"] = config.reward_key
+    if config.load_debug_rollout_data is not None:
+        derived["debug_train_only"] = True
+    if config.calculate_per_token_loss:
+        derived["loss_aggregation"] = "token"
+    if config.use_dynamic_batch_size is None:
+        derived["use_dynamic_batch_size"] = config.micro_batch_size is None
+    elif not config.use_dynamic_batch_size and config.micro_batch_size is None:
+        derived["micro_batch_size"] = 1
+    samples = config.rollout_batch_size * derived.get("n_samples_per_prompt", config.n_samples_per_prompt)
+    return derived | _batches(samples, config.global_batch_size, config.num_steps_per_rollout)
+
+
+def _batches(samples: int, global_batch_size: int | None, steps: int | None) -> dict[str, int]:
+    """global_batch_size and num_steps_per_rollout: each from the other, of the samples of a rollout."""
+    rollout = f"rollout_batch_size x n_samples_per_prompt = {samples}"
+    if global_batch_size is None:
+        steps = steps or 1
+        if samples % steps:
+            raise ConfigError(
+                f"--num-steps-per-rollout is {steps}, which does not divide the {samples} samples of a rollout ({rollout})",
+                hint="choose a divisor, or other batch sizes",
+            )
+        return {"global_batch_size": samples // steps, "num_steps_per_rollout": steps}
+    if global_batch_size > samples or samples % global_batch_size:
+        raise ConfigError(
+            f"--global-batch-size is {global_batch_size}, but a rollout has {samples} samples ({rollout})",
+            hint="it has to divide the samples of a rollout; leave it out to take all of them in one optimizer step",
+        )
+    if steps is not None and steps * global_batch_size != samples:
+        raise ConfigError(
+            f"--global-batch-size {global_batch_size} x --num-steps-per-rollout {steps} = {global_batch_size * steps}, "
+            f"but a rollout has {samples} samples ({rollout})",
+            hint="give only one of the two",
+        )
+    return {"global_batch_size": global_batch_size, "num_steps_per_rollout": samples // global_batch_size}
+
+
+def refuse_contradictions(config: RunConfig) -> None:
+    """Raise ConfigError for values that cannot work together."""
+    _refuse_batches(config)
+    _refuse_algorithm(config)
+    _refuse_modes(config)
+
+
+def _refuse_batches(config: RunConfig) -> None:
+    micro, batch = config.micro_batch_size, config.global_batch_size
+    if micro is not None and batch is not None and micro > batch:
+        raise ConfigError(
+            f"--micro-batch-size is {micro}, more than the {batch} samples of an optimizer step (--global-batch-size)",
+            hint="a micro-batch is a part of the batch: choose a smaller one, or leave it out",
+        )
+    if micro is not None and config.use_dynamic_batch_size:
+        raise ConfigError(
+            f"--micro-batch-size {micro} fixes the samples of a forward pass, --use-dynamic-batch-size their tokens",
+            hint="keep one of them",
+        )
+
+
+def _refuse_algorithm(config: RunConfig) -> None:
+    if config.use_rollout_logprobs and config.use_tis:
+        raise ConfigError(
+            "--use-rollout-logprobs and --use-tis both correct for the difference between engine and trainer",
+            hint="keep one: with the engine's log-probs as the old ones there is nothing left to correct",
+        )
+    if config.kl_coef and config.use_kl_loss and config.kl_loss_coef:
+        raise ConfigError(
+            f"--kl-coef {config.kl_coef:g} puts the KL term into the reward and --kl-loss-coef {config.kl_loss_coef:g} into the loss",
+            hint="keep one of them",
+        )
+    if config.tis_clip_low > config.tis_clip:
+        raise ConfigError(f"--tis-clip-low is {config.tis_clip_low:g}, above --tis-clip {config.tis_clip:g}", hint="it is the lower bound")
+    if config.min_lr > config.lr:
+        raise ConfigError(f"--min-lr is {config.min_lr:g}, above --lr {config.lr:g}", hint="it is where the decay of the rate ends")
+    if config.custom_loss_function_path is not None and config.loss_type != "custom_loss":
+        raise ConfigError(f"--custom-loss-function-path is set, but --loss-type is {config.loss_type}", hint="add --loss-type custom_loss")
+    if config.calculate_per_token_loss and config.loss_aggregation == "constant":
+        raise ConfigError("--calculate-per-token-loss and --loss-aggregation constant contradict each other", hint="keep one of them")
+
+
+def _refuse_modes(config: RunConfig) -> None:
+    if config.eval_interval is not None and not config.eval_datasets:
+        raise ConfigError(
+            f"--eval-interval is {config.eval_interval}, but there is nothing to evaluate on",
+            hint="name a dataset: --eval-prompt-data NAME PATH, or --eval-config FILE.yaml",
+        )
+    if config.debug_rollout_only and config.debug_train_only:
+        raise ConfigError("--debug-rollout-only leaves out the trainer and --debug-train-only the engine", hint="keep one of them")
+    if config.debug_train_only and config.load_debug_rollout_data is None:
+        raise ConfigError("--debug-train-only has no engine, and no rollouts to train on", hint="add --load-debug-rollout-data FILE")
+    if config.pipeline == "async" and config.runtime == "local":
+        raise ConfigError("--pipeline async needs engines beside the trainer", hint="add --runtime ray")
+    if config.runtime == "local":
+        for field in ("trainer_ranks", "engines", "engine_tp"):
+            if getattr(config, field) != 1:
+                raise ConfigError(f"{flag_of(field)} {getattr(config, field)} needs several processes", hint="add --runtime ray")
+
+
+def warnings_about(config: RunConfig) -> list[str]:
+    """What works but is probably not meant, one line each."""
+    doubts: list[str] = []
+    if config.loss_type == "policy_loss" and config.advantage_estimator in GROUP_ESTIMATORS and config.n_samples_per_prompt == 1:
+        doubts.append(
+            f"n_samples_per_prompt is 1: {config.advantage_estimator} compares the samples of a prompt with each other, "
+            "so every advantage will be 0; set --n-samples-per-prompt to 2 or more"
+        )
+    if config.rollout_top_p < 1 or config.rollout_top_k > 0:
+        doubts.append(
+            "rollout_top_p or rollout_top_k truncate the distribution that is sampled from, and the trainer's log-probs do not: "
+            "the ratio is biased"
+        )
+    if config.kl_loss_coef and not config.use_kl_loss:
+        doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
+    if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
+        doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
+    if config.eps_clip_high is not None and config.eps_clip_high < config.eps_clip:
+        doubts.append(f"eps_clip_high {config.eps_clip_high:g} is below eps_clip {config.eps_clip:g}: the range is tighter upwards")
+    if config.num_rollout is not None and config.num_epoch is not None:
+        doubts.append("num_epoch has no effect beside num_rollout")
+    return doubts

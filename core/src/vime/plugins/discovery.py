@@ -164,8 +164,7 @@ def discover(path: Sequence[str] | None = None) -> Catalog:
     """
     entries: list[PluginEntry] = []
     seen: set[str] = set()
-    where = {} if path is None else {"path": list(path)}
-    for dist in importlib.metadata.distributions(**where):
+    for dist in importlib.metadata.distributions(path=list(sys.path if path is None else path)):
         text = _entry_points_text(dist)
         if GROUP not in text:
             continue

@@ -14,6 +14,8 @@ from vime.errors import PluginError, VimeError
 from vime.plugins.discovery import missing_module, nearest, split_target
 from vime.plugins.settings import Settings
 
+TRACEBACK_HINT = "--traceback shows where it was raised"
+
 
 def describe(error: BaseException) -> str:
     """Type and message of an exception on one line."""
@@ -21,6 +23,11 @@ def describe(error: BaseException) -> str:
     if len(text) > 300:
         text = text[:297] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def members(obj: Any) -> dict[str, Any]:
+    """The attributes of a module or class itself, without asking descriptors or a module's `__getattr__`."""
+    return dict(getattr(obj, "__dict__", {}))
 
 
 def import_reporting(module: str, label: str) -> types.ModuleType:
@@ -40,7 +47,7 @@ def import_reporting(module: str, label: str) -> types.ModuleType:
             hint=f"install the distribution that brings {error.name!r} into this environment",
         ) from error
     except BaseException as error:
-        raise PluginError(f"{label}: importing {module} raised {describe(error)}", hint="--traceback shows where it was raised") from error
+        raise PluginError(f"{label}: importing {module} raised {describe(error)}", hint=TRACEBACK_HINT) from error
 
 
 def load_target(target: str, label: str) -> types.ModuleType | type:
@@ -51,7 +58,7 @@ def load_target(target: str, label: str) -> types.ModuleType | type:
         return obj
     for part in attr.split("."):
         if not hasattr(obj, part):
-            classes = [name for name, value in vars(obj).items() if inspect.isclass(value)]
+            classes = [name for name, value in members(obj).items() if inspect.isclass(value)]
             near = nearest(part, classes)
             hint = f"did you mean {near!r}?" if near else "the classes there: " + (", ".join(classes) or "none")
             raise PluginError(f"{label}: its entry point names {target!r}, and {module_name} has no {part!r}", hint=hint)
@@ -127,9 +134,7 @@ def build(target: types.ModuleType | type, settings: Settings | None, label: str
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(
-            f"{label}: building {target.__name__} raised {describe(error)}", hint="--traceback shows where it was raised"
-        ) from error
+        raise PluginError(f"{label}: building {target.__name__} raised {describe(error)}", hint=TRACEBACK_HINT) from error
     return plugin
 
 

@@ -71,7 +71,7 @@ def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[
             warnings.append(f"the checkpoint was made with {_origin(old)}, and this run has {_origin(plugin)}")
         changed = [name for name in old["settings"] | plugin["settings"] if old["settings"].get(name) != plugin["settings"].get(name)]
         warnings.extend(
-            f"{_origin(plugin)}: setting {name} is {plugin['settings'].get(name)!r}, and was {old['settings'].get(name)!r} in the checkpoint"
+            f"{_origin(plugin)}: setting {name} is {plugin['settings'].get(name)!r}, in the checkpoint {old['settings'].get(name)!r}"
             for name in changed
         )
     if list(before) != [key for key in now if key in before]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,7 +277,7 @@ def load_reference(reference: HookReference) -> HookFunction:
 
 
 def _stateful(plugin: LoadedPlugin) -> bool:
-    return callable(getattr(type(plugin.obj), "state_dict", None))
+    return not inspect.ismodule(plugin.obj) and callable(getattr(plugin.obj, "state_dict", None))
 
 
 def _known(hook: str) -> str:

@@ -19,7 +19,7 @@ from vime.errors import PluginError, VimeError
 from vime.plugins.discovery import missing_module, nearest
 from vime.plugins.function import HookFunction, HookTimes
 from vime.plugins.hookspecs import HOOKS, HookSpecInfo
-from vime.plugins.loading import describe, import_reporting
+from vime.plugins.loading import TRACEBACK_HINT, describe, import_reporting, members
 from vime.plugins.reference import HookReference
 from vime.plugins.validation import check_function, is_marked, refuse_generator
 
@@ -77,7 +77,7 @@ def _resolve_dotted(path: str, label: str) -> Any:
     rest = parts[1:]
     while rest:
         name = f"{module.__name__}.{rest[0]}"
-        if rest[0] in vars(module) and (len(rest) == 1 or not inspect.ismodule(vars(module)[rest[0]])):
+        if rest[0] in members(module) and (len(rest) == 1 or not inspect.ismodule(members(module)[rest[0]])):
             break
         if missing_module(name) is not None and (len(rest) == 1 or hasattr(module, rest[0])):
             break
@@ -145,7 +145,7 @@ def _load_file(name: str, label: str) -> types.ModuleType:
         del sys.modules[module_name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise PluginError(f"{label}: importing {name} raised {describe(error)}", hint="--traceback shows where it was raised") from error
+        raise PluginError(f"{label}: importing {name} raised {describe(error)}", hint=TRACEBACK_HINT) from error
     return module
 
 
@@ -217,12 +217,11 @@ def _check_data_source(obj: Any, label: str) -> None:
 
 def _public_callables(obj: Any) -> list[str]:
     """The functions and classes that a module or class offers, its own first."""
-    names = [name for name in vars(obj) if not name.startswith("_")] if hasattr(obj, "__dict__") else []
-    found = [name for name in names if callable(vars(obj)[name])]
+    found = {name: value for name, value in members(obj).items() if not name.startswith("_") and callable(value)}
     if inspect.ismodule(obj):
-        own = [name for name in found if getattr(vars(obj)[name], "__module__", None) == obj.__name__]
-        return own or found
-    return found
+        own = [name for name, value in found.items() if getattr(value, "__module__", None) == obj.__name__]
+        return own or list(found)
+    return list(found)
 
 
 def _offer(module: types.ModuleType) -> str:

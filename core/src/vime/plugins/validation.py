@@ -141,11 +141,9 @@ def _check_unmarked(target: types.ModuleType | type, name: str, function: Callab
     )
 
 
-def _is_own(target: types.ModuleType | type, function: Callable[..., Any]) -> bool:
+def _is_own(target: types.ModuleType | type[Any], function: Callable[..., Any]) -> bool:
     """Whether a function was written for this plugin: in its class, or for a module in the same package."""
-    if inspect.isclass(target):
-        return True
-    return function.__module__.partition(".")[0] == target.__name__.partition(".")[0]
+    return inspect.isclass(target) or function.__module__.partition(".")[0] == target.__name__.partition(".")[0]
 
 
 def _check_state(target: types.ModuleType | type, label: str) -> None:

@@ -77,14 +77,14 @@ class _Inbox:
 class LocalEngine:
     """A vLLM engine inside this process (`TrainableEngine`). Requests come from one event loop at a time."""
 
-    def __init__(self, config: RunConfig, model_path: str, *, deterministic: bool, concurrency: int) -> None:
+    def __init__(self, config: RunConfig, model_path: str, *, dtype: str, deterministic: bool, concurrency: int) -> None:
         """Load the model at `model_path`. `concurrency` is the number of requests a rollout has in flight at most."""
         prepare_environment()
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.deterministic = deterministic
-        options = _engine_options(config, model_path, concurrency)
+        options = _engine_options(config, model_path, concurrency) | {"dtype": dtype} | config.vllm_engine_args
         try:
             self.llm_engine = LLMEngine.from_engine_args(EngineArgs(**options))
         except Exception as exc:
@@ -133,7 +133,9 @@ class LocalEngine:
                 hint="set --rollout-max-prompt-len, or raise --vllm-max-model-len",
             )
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        return _Request(str(next(self._ids)), session_id, list(token_ids), _vllm_params(params, self.max_model_len - len(token_ids)), future)
+        return _Request(
+            str(next(self._ids)), session_id, list(token_ids), _vllm_params(params, self.max_model_len - len(token_ids)), future
+        )
 
     def _enqueue(self, requests: list[_Request]) -> None:
         """Collect what is submitted in one turn of the loop and admit it between two engine steps, as one wave."""
@@ -153,7 +155,7 @@ class LocalEngine:
         def run() -> None:
             try:
                 action()
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001 - handed to the caller's thread
                 done.set_exception(exc)
             else:
                 done.set_result(None)
@@ -181,13 +183,15 @@ class LocalEngine:
                     item()
                 if self._requests:
                     self._step()
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - handed to every waiting request
                 self._fail(exc)
 
     def _admit(self, wave: list[_Request]) -> None:
         for request in wave:
             try:
-                request.internal_id = self.llm_engine.add_request(request.request_id, {"prompt_token_ids": request.token_ids}, request.params)
+                request.internal_id = self.llm_engine.add_request(
+                    request.request_id, {"prompt_token_ids": request.token_ids}, request.params
+                )
             except ValueError as exc:
                 error = EngineError(f"vLLM refused a request of {len(request.token_ids)} prompt tokens: {exc}")
                 _call_in_loop(request.future, lambda f=request.future, e=error: _set_exception(f, e))
@@ -205,7 +209,14 @@ class LocalEngine:
                 request = self._requests.pop(output.request_id, None)
                 if request is not None:
                     completion = output.outputs[0]  # type: ignore[union-attr]
-                    finished.append((request, self._generation(request, completion.token_ids, completion.logprobs, completion.finish_reason or "stop", completion.text)))
+                    finished.append(
+                        (
+                            request,
+                            self._generation(
+                                request, completion.token_ids, completion.logprobs, completion.finish_reason or "stop", completion.text
+                            ),
+                        )
+                    )
         self._deliver(finished)
 
     def _abort(self, requests: list[_Request]) -> None:
@@ -285,7 +296,8 @@ class LocalEngine:
                 for output in self.llm_engine.step():
                     if output.finished:
                         found[output.request_id] = [
-                            position[token].logprob for position, token in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+                            position[token].logprob
+                            for position, token in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
                         ]
             return [found[f"score-{i}"] for i in range(len(sequences))]
 
@@ -297,7 +309,7 @@ class LocalEngine:
         def run() -> None:
             try:
                 done.set_result(action())
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001 - handed to the caller's thread
                 done.set_exception(exc)
 
         self._post(run)
@@ -320,7 +332,7 @@ class LocalEngine:
 
     def wake(self) -> None:
         if self._on_gpu():
-            self._sync_call(lambda: self.llm_engine.wake_up())
+            self._sync_call(self.llm_engine.wake_up)
 
     def _on_gpu(self) -> bool:
         return self.llm_engine.vllm_config.device_config.device_type == "cuda"
@@ -340,8 +352,9 @@ def _engine_options(config: RunConfig, model_path: str, concurrency: int) -> dic
     on_gpu = torch.cuda.is_available()
     options: dict[str, Any] = {
         "model": model_path,
-        "dtype": config.engine_dtype,
-        "enforce_eager": not on_gpu,
+        "enforce_eager": not on_gpu if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
+        "enable_prefix_caching": config.vllm_enable_prefix_caching,
+        "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
         "max_num_seqs": config.vllm_max_num_seqs or max(1, min(256, concurrency)),
         "max_model_len": config.vllm_max_model_len,
         "seed": config.rollout_seed,
@@ -352,9 +365,11 @@ def _engine_options(config: RunConfig, model_path: str, concurrency: int) -> dic
         "use_tqdm_on_load": False,
     }
     if on_gpu:
-        options |= {"gpu_memory_utilization": config.vllm_gpu_memory_utilization, "enable_sleep_mode": True}
+        options |= {"gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6, "enable_sleep_mode": True}
     else:
-        options["kv_cache_memory_bytes"] = int((config.vllm_kv_cache_gib or _kv_cache_gib(config, model_path, options["max_num_seqs"])) * 2**30)
+        options["kv_cache_memory_bytes"] = int(
+            (config.vllm_kv_cache_gib or _kv_cache_gib(config, model_path, options["max_num_seqs"])) * 2**30
+        )
     return options
 
 

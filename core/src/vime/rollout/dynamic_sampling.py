@@ -51,7 +51,7 @@ def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -
         verdict = function.call(args=config, samples=group)
         if [id(sample) for sample in group] != before:
             raise ContractError(
-                f"{function.label}: dynamic_sampling_filter changed group {group[0].group_index if group else '?'}: {len(before)} samples before, {len(group)} after",
+                f"{function.label}: dynamic_sampling_filter changed a group of {len(before)} samples; it has {len(group)} now",
                 hint="return a verdict only; to leave single samples out, set sample.remove_sample in rollout_sample_filter",
             )
         output = _normalise_verdict(function, verdict)
@@ -81,9 +81,11 @@ class DynamicSampling:
     `progress(collected)` is called whenever a group has been judged.
     """
 
-    def __init__(self, context: RolloutContext, source: DataSource, progress: Callable[[Collected], None] | None = None) -> None:
+    def __init__(
+        self, context: RolloutContext, source: DataSource, rollout_id: int, progress: Callable[[Collected], None] | None = None
+    ) -> None:
         config = context.config
-        self.context, self.source = context, source
+        self.context, self.source, self.rollout_id = context, source, rollout_id
         self.progress = progress or (lambda _: None)
         self.filters = context.plugins.implementations("dynamic_sampling_filter")
         self.params = train_sampling_params(config)
@@ -126,7 +128,7 @@ class DynamicSampling:
             self.collected.fetched_groups += len(groups)
             for group in groups:
                 self.collected.samples_from_buffer += sum(sample.status is not Status.PENDING for sample in group)
-                task = asyncio.ensure_future(generate_group(self.context, group, self.params))
+                task = asyncio.ensure_future(generate_group(self.context, group, self.params, rollout_id=self.rollout_id))
                 self.running.append((group, task))
 
     async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
@@ -193,14 +195,15 @@ class DynamicSampling:
         if len(collected.kept) >= self.target or (policy == "underfill" and collected.kept):
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in collected.drop_reasons.most_common()) or "none"
-        failures = "; ".join(f"{count} x {reason}" for reason, count in collected.failure_reasons.most_common(3))
-        counts = f"{len(collected.kept)} of {self.target} groups kept, {len(collected.dropped)} dropped ({reasons}), {len(collected.failed)} failed"
+        counts = f"{len(collected.kept)} of {self.target} groups kept, "
+        counts += f"{len(collected.dropped)} dropped ({reasons}), {len(collected.failed)} failed"
+        counts += "".join(f"; {count} x {reason}" for reason, count in collected.failure_reasons.most_common(3))
         if collected.fetched_groups < self.bound:
             raise DataError(
-                f"the data source ran out after {collected.fetched_groups} groups: {counts}{'; ' + failures if failures else ''}",
+                f"the data source ran out after {collected.fetched_groups} groups: {counts}",
                 hint="add prompts, lower --rollout-batch-size, or use --on-exhausted underfill",
             )
         raise ContractError(
-            f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}{'; ' + failures if failures else ''}",
+            f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}",
             hint="raise --dynamic-sampling-max-rounds, loosen the filter, or choose --on-exhausted fallback|underfill",
         )

@@ -31,19 +31,28 @@ class EvalDataset:
         groups: list[list[Sample]] = []
         for g in range(len(self.rows)):
             row = self.rows[g]
-            metadata = {**row.metadata, **({"rm_type": self.config.rm_type} if self.config.rm_type else {}), **(self.config.metadata_overrides or {})}
+            metadata = {
+                **row.metadata,
+                **({"rm_type": self.config.rm_type} if self.config.rm_type else {}),
+                **(self.config.metadata_overrides or {}),
+            }
             groups.append(
                 [Sample(group_index=g, index=g * n + i, prompt=row.prompt, label=row.label, metadata=dict(metadata)) for i in range(n)]
             )
         return groups
 
 
-async def evaluate(context: RolloutContext, datasets: list[EvalDataset]) -> RolloutFnEvalOutput:
+async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout_id: int) -> RolloutFnEvalOutput:
     """Generate and score all datasets concurrently. Failed samples have reward 0 in `rewards` and count as wrong."""
 
     async def run(dataset: EvalDataset) -> dict[str, list[Any]]:
         params = eval_sampling_params(dataset.config)
-        results = await asyncio.gather(*(generate_group(context, group, params, evaluation=True, dataset=dataset.config) for group in dataset.groups()))
+        results = await asyncio.gather(
+            *(
+                generate_group(context, group, params, rollout_id=rollout_id, evaluation=True, dataset=dataset.config)
+                for group in dataset.groups()
+            )
+        )
         samples = [sample for result in results for sample in result.group]
         return {
             "rewards": [0.0 if sample.status is Status.FAILED else _reward(context.config, sample) for sample in samples],

@@ -110,7 +110,12 @@ def _generate_function(context: RolloutContext, sample: Sample, dataset: EvalDat
 
 
 async def generate_sample(
-    context: RolloutContext, sample: Sample, sampling_params: SamplingParams, *, evaluation: bool = False, dataset: EvalDatasetConfig | None = None
+    context: RolloutContext,
+    sample: Sample,
+    sampling_params: SamplingParams,
+    *,
+    evaluation: bool = False,
+    dataset: EvalDatasetConfig | None = None,
 ) -> list[Sample]:
     """Generate one rollout: a list of one sample, or of several siblings that a custom generate returned."""
     function = _generate_function(context, sample, dataset)
@@ -123,7 +128,9 @@ async def generate_sample(
     siblings = result if isinstance(result, list) else [result]
     if not siblings or not all(isinstance(item, Sample) for item in siblings):
         got = "an empty list" if siblings == [] else type(result).__name__
-        raise ContractError(f"{function.label}: custom_generate returned {got} for sample {sample.index}; expected a Sample or a list of Samples")
+        raise ContractError(
+            f"{function.label}: custom_generate returned {got} for sample {sample.index}; expected a Sample or a list of Samples"
+        )
     if len(siblings) > 1:
         for sibling in siblings:
             sibling.rollout_id = sibling.rollout_id if sibling.rollout_id is not None else sample.index
@@ -162,6 +169,7 @@ async def generate_group(
     group: list[Sample],
     sampling_params: SamplingParams,
     *,
+    rollout_id: int,
     evaluation: bool = False,
     dataset: EvalDatasetConfig | None = None,
 ) -> GroupResult:
@@ -176,7 +184,9 @@ async def generate_group(
         unfinished = [s for s in samples if s.status in (Status.PENDING, Status.ABORTED)]
         rollouts = await asyncio.gather(
             *(
-                _generate_with_retries(context, s, sampling_params, result, first_attempt=first_attempt, evaluation=evaluation, dataset=dataset)
+                _generate_with_retries(
+                    context, s, sampling_params, result, first_attempt=first_attempt, evaluation=evaluation, dataset=dataset
+                )
                 for s in unfinished
             )
         )
@@ -187,13 +197,13 @@ async def generate_group(
     before = len(group)
     group = await run(group, 0)
     result.generated = len(fresh) + len(group) - before
-    await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset)
+    await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
     to_retry = [s for s in group if s.status is Status.FAILED and s.index not in result.failures]
     if to_retry and not evaluation:
         for sample in to_retry:
             sample.reset_for_generation()
         result.retries += len(to_retry)
         group = await run(group, 1)
-        await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset)
+        await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
     result.group = group
     return result

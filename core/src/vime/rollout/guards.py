@@ -48,7 +48,10 @@ def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput
             if not isinstance(sample, Sample):
                 raise ContractError(f"{where} holds a {type(sample).__name__}; expected Sample")
             if id(sample) in seen:
-                raise ContractError(f"{where}: sample {sample.index} appears twice in the rollout", hint="return each Sample object once; copy it if it must be used again")
+                raise ContractError(
+                    f"{where}: sample {sample.index} appears twice in the rollout",
+                    hint="return each Sample object once; copy it if it must be used again",
+                )
             seen.add(id(sample))
             _check_sample(config, where, sample)
             with_log_probs += sample.rollout_log_probs is not None
@@ -65,9 +68,14 @@ def _check_sample(config: RunConfig, where: str, sample: Sample) -> None:
     name = f"{where}, sample {sample.index}"
     allowed = {Status.COMPLETED, Status.TRUNCATED} | ({Status.FAILED} if config.on_reward_error != "raise" else set())
     if sample.status not in allowed:
-        raise ContractError(f"{name} has status {sample.status.value}; expected completed or truncated", hint="set sample.status after generating")
+        raise ContractError(
+            f"{name} has status {sample.status.value}; expected completed or truncated", hint="set sample.status after generating"
+        )
     if not sample.tokens or not 0 <= sample.response_length <= len(sample.tokens):
-        raise ContractError(f"{name} has {len(sample.tokens)} tokens and response_length {sample.response_length}", hint="add tokens with sample.append_response_tokens")
+        raise ContractError(
+            f"{name} has {len(sample.tokens)} tokens and response_length {sample.response_length}",
+            hint="add tokens with sample.append_response_tokens",
+        )
     for attribute in ("loss_mask", "rollout_log_probs"):
         values = getattr(sample, attribute)
         if values is not None and len(values) != sample.response_length:

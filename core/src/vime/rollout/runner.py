@@ -46,7 +46,7 @@ class RolloutRunner:
         self.built_in.last = None
         function = self._claimed(evaluation=False)
         who = "the built-in rollout" if function is None else function.label
-        raw = await self.built_in.train() if function is None else await self._call(function, rollout_id, evaluation=False)
+        raw = await self.built_in.train(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=False)
         output = normalise_train_output(who, raw)
         check_train_output(config, who, output, fewer_allowed=config.on_exhausted == "underfill")
         dropped = self.built_in.last.dropped if self.built_in.last is not None else []
@@ -59,7 +59,11 @@ class RolloutRunner:
         metrics |= self.context.scorer.take_metrics()
         for hook in plugins.implementations("log_rollout_data"):
             if await hook.acall(
-                rollout_id=rollout_id, args=config, samples=[s for g in output.samples for s in g], rollout_extra_metrics=metrics, rollout_time=seconds
+                rollout_id=rollout_id,
+                args=config,
+                samples=[s for g in output.samples for s in g],
+                rollout_extra_metrics=metrics,
+                rollout_time=seconds,
             ):
                 metrics = {}
         return Rollout(output.samples, dropped, metrics)
@@ -69,9 +73,11 @@ class RolloutRunner:
         config = self.context.config
         function = self._claimed(evaluation=True)
         who = "the built-in evaluation" if function is None else function.label
-        raw = await self.built_in.evaluate() if function is None else await self._call(function, rollout_id, evaluation=True)
+        raw = await self.built_in.evaluate(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=True)
         output = normalise_eval_output(who, raw)
-        metrics = eval_metrics(config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets})
+        metrics = eval_metrics(
+            config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets}
+        )
         self.context.scorer.take_metrics()
         for hook in self.context.plugins.implementations("log_eval_rollout_data"):
             if await hook.acall(rollout_id=rollout_id, args=config, data=output.data, extra_metrics=metrics):

@@ -26,15 +26,15 @@ class VllmRollout:
         self.last: Collected | None = None
         self.progress: Callable[[Collected], None] | None = None
 
-    async def train(self) -> RolloutFnTrainOutput:
+    async def train(self, rollout_id: int) -> RolloutFnTrainOutput:
         """One training rollout: rollout_batch_size kept groups, sorted by first sample index."""
-        sampling = DynamicSampling(self.context, self.source, self.progress)
+        sampling = DynamicSampling(self.context, self.source, rollout_id, self.progress)
         self.last = await sampling.collect()
         return RolloutFnTrainOutput(samples=self.last.kept, metrics=dropped_metrics(self.last))
 
-    async def evaluate(self) -> RolloutFnEvalOutput:
+    async def evaluate(self, rollout_id: int) -> RolloutFnEvalOutput:
         """All evaluation datasets, concurrently."""
-        return await evaluate(self.context, self.datasets)
+        return await evaluate(self.context, self.datasets, rollout_id)
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
@@ -45,7 +45,9 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
     """
     current = current_rollout.get()
     if current is None:
-        raise ContractError("vime.rollout.vllm_rollout.generate_rollout was called outside a rollout", hint="call it inside a rollout function")
+        raise ContractError(
+            "vime.rollout.vllm_rollout.generate_rollout was called outside a rollout", hint="call it inside a rollout function"
+        )
     rollout, loop = current
-    coroutine = rollout.evaluate() if evaluation else rollout.train()
+    coroutine = rollout.evaluate(rollout_id) if evaluation else rollout.train(rollout_id)
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import random
 import time
 from collections.abc import Iterator
@@ -60,7 +59,14 @@ class LocalRuntime:
     """Owns every handle of a local run. `rollout_id` is the number of finished rollouts: the step boundary."""
 
     def __init__(
-        self, config: RunConfig, console: Console, run_dir: RunDir, tracker: Tracker, plugins: PluginManager, interrupts: Interrupts, started: float
+        self,
+        config: RunConfig,
+        console: Console,
+        run_dir: RunDir,
+        tracker: Tracker,
+        plugins: PluginManager,
+        interrupts: Interrupts,
+        started: float,
     ) -> None:
         self.config, self.console, self.run_dir, self.tracker = config, console, run_dir, tracker
         self.plugins, self.interrupts, self.started = plugins, interrupts, started
@@ -129,15 +135,18 @@ class LocalRuntime:
                 from vime.train.weights import WeightSync
         with console.phase("reading the data"):
             self._build_data(tokenizer)
-        self.num_rollout = self._planned_rollouts()
+        self.num_rollout = self._planned_rollouts() if train else 0
+        self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
         if train:
             with console.phase("starting the trainer"):
-                self.trainer = DeepSpeedTrainer(config, model_path, total_rollouts=self.num_rollout)
+                self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins)
         if self._needs_engine:
             with console.phase("starting vLLM"):
                 from vime.engine.local import LocalEngine
 
-                self.engine = LocalEngine(config, model_path, deterministic=deterministic, concurrency=self._concurrency())
+                self.engine = LocalEngine(
+                    config, model_path, dtype=self._engine_dtype(model_path), deterministic=deterministic, concurrency=self._concurrency()
+                )
             if self.trainer is not None:
                 self.weight_sync = WeightSync(config, self.trainer, self.engine)
         context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic)  # type: ignore[arg-type]
@@ -157,7 +166,9 @@ class LocalRuntime:
             from vime.rollout.data_source import RolloutDataSourceWithBuffer
 
             buffer_filter = self.plugins.claimed("buffer_filter")
-            self.source = RolloutDataSourceWithBuffer(config, tokenizer=tokenizer, buffer_filter=buffer_filter)
+            # The number of rollouts bounds the run, not the source: epochs wrap as often as filters make it necessary.
+            endless = config.model_copy(update={"num_rollout": config.num_rollout or 0})
+            self.source = RolloutDataSourceWithBuffer(endless, tokenizer=tokenizer, buffer_filter=buffer_filter)
         self.datasets = [
             EvalDataset(
                 dataset,
@@ -180,6 +191,19 @@ class LocalRuntime:
     def _needs_engine(self) -> bool:
         return self.config.loss_type != "sft_loss" or bool(self.datasets)
 
+    def _engine_dtype(self, model_path: str) -> str:
+        """The engine's number format: as configured, else the trainer's, or the one that a trainer would have."""
+        if self.config.engine_dtype != "auto":
+            return self.config.engine_dtype
+        import torch
+
+        from vime.train.deepspeed_config import resolve_train_dtype
+        from vime.train.model_loading import count_parameters
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = self.trainer.dtype if self.trainer else resolve_train_dtype(self.config.train_dtype, count_parameters(model_path), device)
+        return str(dtype).removeprefix("torch.")
+
     def _concurrency(self) -> int:
         config = self.config
         wave = (config.over_sampling_batch_size or config.rollout_batch_size) * config.n_samples_per_prompt
@@ -190,17 +214,20 @@ class LocalRuntime:
         config = self.config
         if config.num_rollout is not None:
             return config.num_rollout
-        return math.ceil(len(self.source) * (config.num_epoch or 1) / config.rollout_batch_size)
+        return max(1, len(self.source) * (config.num_epoch or 1) // config.rollout_batch_size)
 
     def _header(self, resume: ResumePoint | None) -> dict[str, str]:
         config = self.config
         plugins = ", ".join(f"{p.name} ({p.distribution} {p.version})" if p.distribution else p.name for p in self.plugins.plugins)
-        model = "the quickstart model that comes with vime (choose your own with --model and --prompt-data)" if config.quickstart else config.hf_checkpoint
+        model = config.hf_checkpoint
+        if config.quickstart:
+            model = "the quickstart model that comes with vime (choose your own with --model and --prompt-data)"
         rows = {
             "model": str(model),
             "data": "arithmetic problems that come with vime" if config.quickstart else str(config.prompt_data),
             "plugins": plugins or "none",
-            "batch": f"{config.rollout_batch_size} prompts x {config.n_samples_per_prompt} samples, {config.advantage_estimator}, lr {config.lr:g}",
+            "batch": f"{config.rollout_batch_size} prompts x {config.n_samples_per_prompt} samples",
+            "training": f"{self.num_rollout or config.num_rollout} rollouts, {config.advantage_estimator}, lr {config.lr:g}",
             "run folder": str(self.run_dir.path),
         }
         if resume is not None:
@@ -221,7 +248,8 @@ class LocalRuntime:
         rows = {}
         for name, score in self.last_scores.items():
             first = self.first_scores.get(name, score)
-            rows[name] = f"{score:.3f}" if self.num_rollout == 0 or self.trainer is None else f"{first:.3f} -> {score:.3f}  ({score - first:+.3f})"
+            trained = self.trainer is not None and self.num_rollout > 0
+            rows[name] = f"{first:.3f} -> {score:.3f}  ({score - first:+.3f})" if trained else f"{score:.3f}"
         if self.saved_at is not None:
             rows["checkpoint"] = str(self.run_dir.checkpoints / f"step_{self.saved_at}")
         rows["run folder"] = str(self.run_dir.path)
@@ -282,7 +310,7 @@ class LocalRuntime:
         metrics = dict(rollout.metrics)
         if self.engine is not None:
             stats = self.engine.stats()
-            self._step.engine_seconds = stats["busy_seconds"]
+            self._step.engine_seconds = stats.get("busy_seconds", 0.0)
             metrics["tokens_per_second"] = stats["generated_tokens"] / seconds
         self._log("rollout", metrics)
         if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
@@ -295,7 +323,7 @@ class LocalRuntime:
 
         self.interrupts.check()
         assert self.trainer is not None
-        batch = build_train_batch(self.config, self.plugins, groups)
+        batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
             self.weight_sync.set_probe([sample.tokens for group in groups for sample in group if sample.tokens])
@@ -390,5 +418,3 @@ def _seed_everything(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-

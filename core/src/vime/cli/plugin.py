@@ -13,7 +13,10 @@ import typer
 from packaging.utils import canonicalize_name
 
 from vime.plugins.discovery import Catalog, PluginEntry, Status, discover
+from vime.plugins.hookspecs import HOOKS
+from vime.plugins.loading import load_target, settings_class
 from vime.plugins.probe import Probe, probe_all
+from vime.plugins.validation import CheckedHook, check_hooks
 
 plugin_app = typer.Typer(name="plugin", help="List, show and check plugins.", no_args_is_help=True)
 
@@ -89,7 +92,7 @@ def plugin_rows(catalog: Catalog, *, probe_them: bool = False) -> list[Row]:
 
 def _enabled_names() -> set[str]:
     """The plugins that VIME_PLUGINS enables, as PEP 503 compares names."""
-    return {canonicalize_name(name) for name in os.environ.get("VIME_PLUGINS", "").replace(",", " ").split()}
+    return {canonicalize_name(name.strip()) for name in os.environ.get("VIME_PLUGINS", "").split(",") if name.strip()}
 
 
 def _shown(row: Row) -> tuple[str, ...]:
@@ -127,10 +130,6 @@ def _print_table(rows: list[Row]) -> None:
 
 def describe_plugin(entry: PluginEntry) -> dict[str, Any]:
     """Import one plugin and describe it. Raises PluginError when it is broken; the class itself is not built."""
-    from vime.plugins.hookspecs import HOOKS
-    from vime.plugins.loading import load_target, settings_class
-    from vime.plugins.validation import check_hooks
-
     target = load_target(entry.target, entry.label)
     hooks = check_hooks(target, entry.label)
     declared = settings_class(target, entry.label)
@@ -142,16 +141,14 @@ def describe_plugin(entry: PluginEntry) -> dict[str, Any]:
         "location": entry.location,
         "requires_vime": entry.requires_vime,
         "doc": (target.__doc__ or "").strip(),
-        "hooks": [
-            {"name": hook.hook, "params": list(hook.params), "kind": HOOKS[hook.hook].kind, "doc": _doc(target, hook.attribute)}
-            for hook in hooks
-        ],
+        "hooks": [_hook(hook, target) for hook in hooks],
         "settings": [] if declared is None else [_setting(name, field) for name, field in declared.model_fields.items()],
     }
 
 
-def _doc(target: Any, attribute: str) -> str:
-    return (inspect.getdoc(getattr(target, attribute)) or "").strip()
+def _hook(hook: CheckedHook, target: Any) -> dict[str, Any]:
+    doc = inspect.getdoc(getattr(target, hook.attribute)) or ""
+    return {"name": hook.hook, "params": list(hook.params), "kind": HOOKS[hook.hook].kind, "doc": doc.strip()}
 
 
 def _setting(name: str, field: Any) -> dict[str, Any]:

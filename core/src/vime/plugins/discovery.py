@@ -131,9 +131,9 @@ class Catalog:
 
     def suggestion(self, name: str) -> str:
         """What a user who asked for the plugin `name` should do: a pip line, or the name that was meant."""
-        key = canonicalize_name(name)
+        key: str = canonicalize_name(name)
         installed = {entry.distribution: entry for entry in self.entries}
-        distributions = {canonicalize_name(dist): dist for dist in [*FIRST_PARTY.values(), *installed]}
+        distributions: dict[str, str] = {canonicalize_name(dist): dist for dist in [*FIRST_PARTY.values(), *installed]}
         for candidate in (key, f"vime-{key}"):
             if candidate in distributions:
                 return self._distribution_hint(distributions[candidate])

@@ -1,7 +1,7 @@
 """Prompt files: every row is checked once at start, then read on demand.
 
-rows = load_dataset("train.jsonl@[0:1000]", input_key="question", label_key="answer")
-rows[0]  # PromptRow(prompt="What is 2 + 3?", label="5", metadata={})
+`load_dataset("train.jsonl@[0:1000]", input_key="question", label_key="answer")[0]` is, for example,
+`PromptRow(prompt="What is 2 + 3?", label="5", metadata={})`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,20 @@ class RowFormat:
     apply_chat_template: bool = False
     apply_chat_template_kwargs: dict[str, Any] | None = None
 
-    def parse(self, row: dict[str, Any], where: str) -> tuple[str | list[dict[str, Any]], Any, dict[str, Any]]:
+    def parse(self, row: dict[str, Any]) -> tuple[str | list[dict[str, Any]], Any, dict[str, Any]]:
         """Prompt (not yet rendered), label and metadata of a row. Raises BadRow."""
-        prompt = _check_prompt(_required(row, self.input_key, "--input-key", where), self.input_key, where)
-        label = _required(row, self.label_key, "--label-key", where) if self.label_key else None
-        metadata = _as_json(row.get(self.metadata_key) if self.metadata_key else None)
+        prompt = _check_prompt(_required(row, self.input_key, "--input-key"), self.input_key)
+        label = _required(row, self.label_key, "--label-key") if self.label_key else None
+        metadata = _as_json(row.get(self.metadata_key)) if self.metadata_key else None
         if metadata is None:
             metadata = {}
-        if not isinstance(metadata, dict):
-            raise BadRow(where, f"{self.metadata_key!r} is a {type(metadata).__name__}, not an object")
-        tools = _as_json(row.get(self.tool_key) if self.tool_key else None)
+        elif not isinstance(metadata, dict):
+            raise BadRow(f"{self.metadata_key!r} is a {type(metadata).__name__}, not an object")
+        tools = _as_json(row.get(self.tool_key)) if self.tool_key else None
         if tools is not None:
             if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-                raise BadRow(where, f"{self.tool_key!r} is not a list of tool descriptions")
+                raise BadRow(f"{self.tool_key!r} is not a list of tool descriptions")
             metadata = {**metadata, "tools": _without_nulls(tools)}
-        for key, value in ((self.label_key, label), (self.metadata_key, metadata)):
-            if not _is_json(value):
-                raise BadRow(where, f"{key!r} holds a value that JSON does not have ({value!r:.80})")
         return prompt, label, metadata
 
     def optional_keys(self) -> list[str]:
@@ -71,13 +68,13 @@ class RowFormat:
         return {key for key in (self.input_key, self.label_key, self.metadata_key, self.tool_key) if key}
 
 
-class Dataset(Sequence[PromptRow]):
+class Dataset:
     """The usable rows of one data file, in file order. Made by `load_dataset`.
 
     In memory are byte offsets (text files) or Arrow columns (parquet), never all rows as Python objects.
     """
 
-    def __init__(self, rows: RowReader, kept: array[int], row_format: RowFormat, tokenizer: Any) -> None:
+    def __init__(self, rows: RowReader, kept: Sequence[int], row_format: RowFormat, tokenizer: Any) -> None:
         self._rows = rows
         self._kept = kept
         self._format = row_format
@@ -94,31 +91,37 @@ class Dataset(Sequence[PromptRow]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, index: int) -> PromptRow:  # type: ignore[override]
-        row = self._kept[index]
+    def __getitem__(self, index: int) -> PromptRow:
+        number = self._kept[index]
         try:
-            prompt, label, metadata = self._format.parse(self._rows.read(row), self._rows.place(row))
+            prompt, label, metadata = self._format.parse(self._rows.read(number))
         except BadRow as error:
             raise DataError(
-                f"{self.source}, {error}; it was a good row when the run started", hint="do not change a data file while a run reads it"
+                f"{self._where(number)}: {error}; it was a good row when the run started",
+                hint="leave a data file as it is while a run reads it",
             ) from None
-        return PromptRow(_copy(self._render(prompt, metadata, self._rows.place(row))), _copy(label), _copy(metadata))
+        return PromptRow(_copy(self._render(prompt, metadata, number)), _copy(label), _copy(metadata))
 
     def __iter__(self) -> Iterator[PromptRow]:
         for index in range(len(self)):
             yield self[index]
 
-    def _render(self, prompt: str | list[dict[str, Any]], metadata: dict[str, Any], where: str) -> str | list[dict[str, Any]]:
+    def _where(self, number: int) -> str:
+        return f"{self.source}, {self._rows.place(number)}"
+
+    def _render(self, prompt: str | list[dict[str, Any]], metadata: dict[str, Any], number: int) -> str | list[dict[str, Any]]:
         if not self._format.apply_chat_template:
             return prompt
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         options = {"add_generation_prompt": True, **(self._format.apply_chat_template_kwargs or {})}
+        if "tools" in metadata:
+            options["tools"] = metadata["tools"]
         try:
-            return self._tokenizer.apply_chat_template(messages, tools=metadata.get("tools"), tokenize=False, **options)
-        except Exception as error:  # templates are programs of the model's author; the row and file make the error usable
+            return self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        except Exception as error:  # a template is a program of the model's author, and raises what it likes
             raise DataError(
-                f"{self.source}, {where}: the chat template refuses this prompt: {error}",
-                hint="check the roles of its messages and --apply-chat-template-kwargs",
+                f"{self._where(number)}: the chat template refuses this prompt: {error}",
+                hint="check the roles of its messages, and --apply-chat-template-kwargs",
             ) from error
 
     def _drop_longer_than(self, limit: int) -> None:
@@ -169,77 +172,86 @@ def load_dataset(
             "the tokenizer has no chat template", hint="leave out --apply-chat-template, or use a model that was trained for chat"
         )
     dataset = _checked(path, row_format, tokenizer, skip_bad_rows)
+    if apply_chat_template:
+        dataset[0]  # a template that refuses all prompts is found here and not in the first rollout
     if max_prompt_len is not None:
         dataset._drop_longer_than(max_prompt_len)
     return dataset
 
 
 def check_prompt_data(config: Any) -> None:
-    """Raise what is wrong with the training and evaluation data of a run, without a tokenizer or any heavy import."""
-    if config.prompt_data is not None:
-        _checked(config.prompt_data, _format_of(config), None, config.skip_bad_rows)
+    """Raise what is wrong with the training and evaluation data of a run, without a tokenizer or any heavy import.
+
+    A data source of the user's own, and a run that trains on saved rollouts, have no training data to check.
+    """
+    own_source = getattr(config, "data_source_path", None) or getattr(config, "debug_train_only", False)
+    if config.prompt_data is not None and not own_source:
+        _checked(config.prompt_data, _format_of(config, config), None, config.skip_bad_rows)
     for dataset in config.eval_datasets or ():
-        _checked(dataset.path, _format_of(dataset), None, config.skip_bad_rows)
+        _checked(dataset.path, _format_of(dataset, config), None, config.skip_bad_rows)
 
 
-def _format_of(config: Any) -> RowFormat:
-    return RowFormat(config.input_key, config.label_key, config.metadata_key, config.tool_key)
+def _format_of(dataset: Any, config: Any) -> RowFormat:
+    """The keys of an evaluation data set, each else the run's own."""
+    return RowFormat(
+        **{key: getattr(dataset, key) or getattr(config, key) for key in ("input_key", "label_key", "metadata_key", "tool_key")}
+    )
 
 
 def _checked(path: str, row_format: RowFormat, tokenizer: Any, skip_bad_rows: bool) -> Dataset:
     rows, selected = open_rows(path, row_format.keys())
-    dataset = Dataset(rows, array("Q"), row_format, tokenizer)
     unseen = set(row_format.optional_keys())
+    bad: set[int] = set()
     for number in selected:
         try:
             row = rows.read(number)
-            row_format.parse(row, rows.place(number))
+            row_format.parse(row)
         except BadRow as error:
             if not skip_bad_rows:
-                raise DataError(f"{rows.source}, {error}", hint="correct the row, or leave such rows out: --skip-bad-rows") from None
-            dataset.skipped_rows += 1
-            continue
-        if unseen:
+                where = f"{rows.source}, {rows.place(number)}"
+                raise DataError(f"{where}: {error}", hint="correct the row, or leave such rows out: --skip-bad-rows") from None
+            bad.add(number)
+        else:
             unseen.difference_update(row)
-        dataset._kept.append(number)
-    if not dataset:
+    if len(bad) == len(selected):
         raise DataError(
-            f"{rows.source}: 0 of {len(selected)} rows left: all of them are bad",
-            hint="leave out --skip-bad-rows to see what is wrong with the first",
+            f"{rows.source}: 0 of {len(selected)} rows left: all of them are bad", hint="see what is wrong without --skip-bad-rows"
         )
     if unseen:
+        there = ", ".join(map(repr, rows.read(next(number for number in selected if number not in bad))))
         raise DataError(
-            f"{rows.source}: no row has the key {sorted(unseen)[0]!r}",
-            hint=f"the last row has {', '.join(map(repr, rows.read(selected[-1])))}",
+            f"{rows.source}: no row has the key {min(unseen)!r}; the keys of the first row: {there}", hint="check the key's name"
         )
-    if dataset.skipped_rows:
-        logger.warning("%s: %d of %d rows are bad and left out", rows.source, dataset.skipped_rows, len(selected))
+    if bad:
+        logger.warning("%s: %d of %d rows are bad and left out", rows.source, len(bad), len(selected))
+    kept = array("Q", (number for number in selected if number not in bad)) if bad else selected
+    dataset = Dataset(rows, kept, row_format, tokenizer)
+    dataset.skipped_rows = len(bad)
     return dataset
 
 
-def _required(row: dict[str, Any], key: str, flag: str, where: str) -> Any:
+def _required(row: dict[str, Any], key: str, flag: str) -> Any:
     if key not in row:
         there = ", ".join(map(repr, row)) or "none"
-        raise BadRow(where, f"it has no key {key!r} ({flag}); the keys that are there: {there}")
+        raise BadRow(f"it has no key {key!r} ({flag}); the keys that are there: {there}")
     return row[key]
 
 
-def _check_prompt(value: Any, key: str, where: str) -> str | list[dict[str, Any]]:
+def _check_prompt(value: Any, key: str) -> str | list[dict[str, Any]]:
     if isinstance(value, str):
         if not value:
-            raise BadRow(where, f"{key!r} is empty")
+            raise BadRow(f"{key!r} is empty")
         return value
     if not isinstance(value, list) or not value:
-        raise BadRow(
-            where, f"{key!r} is {'an empty list' if value == [] else f'a {type(value).__name__}'}, not text or a list of chat messages"
-        )
+        kind = "an empty list" if value == [] else "null" if value is None else f"a {type(value).__name__}"
+        raise BadRow(f"{key!r} is {kind}, not text or a list of chat messages")
     for position, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadRow(where, f"message {position} of {key!r} is not an object with 'role' and 'content'")
+            raise BadRow(f"message {position} of {key!r} is not an object with 'role' and 'content'")
         if "content" not in message and not message.get("tool_calls"):
-            raise BadRow(where, f"message {position} of {key!r} has no 'content'; its keys: {', '.join(map(repr, message))}")
+            raise BadRow(f"message {position} of {key!r} has no 'content'; its keys: {', '.join(map(repr, message))}")
         if not isinstance(message.get("content"), str | list | None):
-            raise BadRow(where, f"the content of message {position} of {key!r} is a {type(message['content']).__name__}, not text")
+            raise BadRow(f"the content of message {position} of {key!r} is a {type(message['content']).__name__}, not text")
     return [{name: part for name, part in message.items() if part is not None or name == "content"} for message in value]
 
 
@@ -251,14 +263,6 @@ def _as_json(value: Any) -> Any:
         return json.loads(value) if value.strip() else None
     except json.JSONDecodeError:
         return value
-
-
-def _is_json(value: Any) -> bool:
-    if value is None or isinstance(value, str | int | float):
-        return True
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    return isinstance(value, dict) and all(isinstance(key, str) and _is_json(part) for key, part in value.items())
 
 
 def _without_nulls(value: Any) -> Any:

@@ -13,9 +13,10 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+
+from pydantic_core import from_json
 
 from vime.errors import DataError, MissingExtraError
 
@@ -25,12 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BadRow(Exception):
-    """One row that cannot be read; `where` is its place in the file ("line 2", "row 5"), `reason` what is wrong."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
-        self.reason = reason
+    """One row that cannot be used: what is wrong with it, for whoever knows where it is."""
 
 
 class RowReader(Protocol):
@@ -51,14 +47,13 @@ class RowReader(Protocol):
 
 
 class _IndexedText:
-    """A text file by byte offsets: record i lies in [starts[i], ends[i])."""
+    """A text file by the byte offset of each record; a record ends where the next one starts."""
 
     def __init__(self, path: Path) -> None:
         self.source = str(path)
         self._path = path
         self._starts = array("Q")
-        self._ends = array("Q")
-        self._lines = array("Q")
+        self._end = 0
         self._file: BinaryIO | None = None
 
     def __len__(self) -> int:
@@ -68,21 +63,19 @@ class _IndexedText:
         return {**vars(self), "_file": None}
 
     def place(self, row: int) -> str:
-        return f"line {self._lines[row]}"
+        """Counted anew, since only messages need it."""
+        with self._path.open("rb") as file:
+            left, line = self._starts[row], 1
+            while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+                left, line = left - len(chunk), line + chunk.count(b"\n")
+        return f"line {line}"
 
-    def _add(self, start: int, end: int, line: int) -> None:
-        self._starts.append(start)
-        self._ends.append(end)
-        self._lines.append(line)
-
-    def _text(self, row: int) -> str:
+    def _bytes(self, row: int) -> bytes:
         if self._file is None:
             self._file = self._path.open("rb")
-        raw = os.pread(self._file.fileno(), self._ends[row] - self._starts[row], self._starts[row])
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise BadRow(self.place(row), f"it is not UTF-8 (byte {error.start} of the line)") from None
+        start = self._starts[row]
+        end = self._starts[row + 1] if row + 1 < len(self._starts) else self._end
+        return os.pread(self._file.fileno(), end - start, start)
 
 
 class JsonlRows(_IndexedText):
@@ -92,22 +85,21 @@ class JsonlRows(_IndexedText):
         super().__init__(path)
         position = 0
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                skip = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
+            for line in file:
+                skip = len(_BOM) if position == 0 and line.startswith(_BOM) else 0
                 if line[skip:].strip():
-                    self._add(position + skip, position + len(line), number)
+                    self._starts.append(position + skip)
                 position += len(line)
+        self._end = position
 
     def read(self, row: int) -> dict[str, Any]:
-        text = self._text(row)
+        raw = self._bytes(row)
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadRow(self.place(row), f"it is not JSON ({error.msg} at column {error.colno})") from None
-        except RecursionError:
-            raise BadRow(self.place(row), "its JSON is nested too deeply") from None
+            value = from_json(raw)
+        except ValueError as error:
+            raise BadRow(_json_problem(raw, error)) from None
         if not isinstance(value, dict):
-            raise BadRow(self.place(row), f"it holds a JSON {_json_type(value)}, not an object")
+            raise BadRow(f"it holds a JSON {_json_type(value)}, not an object")
         return value
 
 
@@ -119,7 +111,6 @@ class CsvRows(_IndexedText):
         with path.open("rb") as file:
             lines = _CountedLines(file, self.source)
             records = csv.reader(lines, strict=True)
-            self.columns = self._header(records)
             while True:
                 start, line = lines.position, lines.number + 1
                 try:
@@ -130,20 +121,22 @@ class CsvRows(_IndexedText):
                     ) from None
                 if record is None:
                     break
-                if record:
-                    self._add(start, lines.position, line)
+                if record and line > 1:
+                    self._starts.append(start)
+                elif line == 1:
+                    self.columns = self._header(record)
+        self._end = lines.position
 
-    def _header(self, records: Iterator[list[str]]) -> list[str]:
-        columns = next(records, [])
+    def _header(self, columns: list[str]) -> list[str]:
         repeated = sorted({name for name in columns if columns.count(name) > 1})
         if repeated:
             raise DataError(f"{self.source}: the column {repeated[0]!r} appears twice in the header")
         return columns
 
     def read(self, row: int) -> dict[str, Any]:
-        values = next(csv.reader(io.StringIO(self._text(row), newline="")))
+        values = next(csv.reader(io.StringIO(self._bytes(row).decode(), newline="")))
         if len(values) != len(self.columns):
-            raise BadRow(self.place(row), f"it has {len(values)} values for {len(self.columns)} columns")
+            raise BadRow(f"it has {len(values)} values for {len(self.columns)} columns")
         return dict(zip(self.columns, values, strict=True))
 
 
@@ -200,7 +193,7 @@ class JsonRows:
     def read(self, row: int) -> dict[str, Any]:
         value = self._rows[row]
         if not isinstance(value, dict):
-            raise BadRow(self.place(row), f"it is a JSON {_json_type(value)}, not an object")
+            raise BadRow(f"it is a JSON {_json_type(value)}, not an object")
         return value
 
 
@@ -240,14 +233,14 @@ class ParquetRows:
         if row % self._BATCH == 0:
             start, batch = self._batch = (row, self._table.slice(row, self._BATCH).to_pylist())
         if start <= row < start + len(batch):
-            return names | batch[row - start]
-        return names | self._table.slice(row, 1).to_pylist()[0]
+            return names | _json_values(batch[row - start])
+        return names | _json_values(self._table.slice(row, 1).to_pylist()[0])
 
 
 class HubRows:
     """`hf:DATASET[:CONFIG][:SPLIT]`, a data set of the Hugging Face hub or of its cache, through the datasets library."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, wanted: set[str]) -> None:
         self.source = source
         try:
             import datasets  # pyright: ignore[reportMissingImports]
@@ -259,7 +252,7 @@ class HubRows:
         split = rest[-1] if rest else "train"
         config = rest[0] if len(rest) == 2 else None
         try:
-            self._table = datasets.load_dataset(name, config, split=split)
+            table = datasets.load_dataset(name, config, split=split)
         except Exception as error:  # the library raises errors of many packages; each one means that there is no data
             raise DataError(f"{source} cannot be loaded: {error}", hint="check the name, its configuration and its split") from error
 
@@ -270,7 +263,7 @@ class HubRows:
         return f"row {row}"
 
     def read(self, row: int) -> dict[str, Any]:
-        return dict(self._table[row])
+        return dict.fromkeys(self.columns) | _json_values(self._table[row] if self._table.column_names else {})
 
 
 def open_rows(path: str, wanted: set[str]) -> tuple[RowReader, range]:
@@ -302,7 +295,7 @@ def split_slice(path: str) -> tuple[str, slice]:
 
 def _reader(path: str, wanted: set[str]) -> RowReader:
     if path.startswith("hf:"):
-        return HubRows(path)
+        return HubRows(path, wanted)
     file = Path(path).expanduser()
     if not file.is_file():
         raise _missing(file)
@@ -338,6 +331,35 @@ def _missing(file: Path) -> DataError:
     near = difflib.get_close_matches(file.name, present, n=3, cutoff=0.5) or present[:5]
     hint = f"that folder holds {', '.join(near)}" if near else f"that folder holds no file of {', '.join(SUFFIXES)}"
     return DataError(f"{file} does not exist", hint=hint)
+
+
+def _json_problem(raw: bytes, error: ValueError) -> str:
+    """What is wrong with a line, by column where Python's own parser can tell."""
+    try:
+        json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as problem:
+        return f"it is not UTF-8 (byte {problem.start} of the line)"
+    except json.JSONDecodeError as problem:
+        return f"it is not JSON ({problem.msg} at column {problem.colno})"
+    except RecursionError:
+        pass
+    return f"it is not JSON ({error})"
+
+
+def _json_values(row: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what tables have and JSON has not: a sample must survive a checkpoint."""
+    for key, value in row.items():
+        if not _is_json(value):
+            raise BadRow(f"{key!r} holds a value that JSON does not have ({value!r:.80})")
+    return row
+
+
+def _is_json(value: Any) -> bool:
+    if value is None or isinstance(value, str | int | float):
+        return True
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return isinstance(value, dict) and all(isinstance(key, str) and _is_json(part) for key, part in value.items())
 
 
 def _json_type(value: Any) -> str:

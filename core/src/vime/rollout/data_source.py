@@ -173,7 +173,7 @@ class RolloutDataSource(DataSource):
         if state["dataset_size"] != len(self.dataset):
             raise CheckpointError(
                 f"the position belongs to data of {state['dataset_size']} rows, and {self.dataset.source} has {len(self.dataset)}",
-                hint="resume with the data that the run began with; to train on with other data, start a new run from its saved model (--hf-checkpoint)",
+                hint="resume with the data that the run began with, or start a new run from its saved model: --hf-checkpoint DIR",
             )
         self.epoch_id = state["epoch_id"]
         self.sample_offset = state["sample_offset"]
@@ -260,7 +260,8 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
                 raise ContractError(f"add_samples takes a list of groups (non-empty lists of Sample), and one group is {group!r:.120}")
             if len(rollouts(group)) != expected:
                 raise ContractError(
-                    f"group {group[0].group_index} has {len(rollouts(group))} rollouts; a group that goes back to the buffer needs {expected}"
+                    f"group {group[0].group_index} has {len(rollouts(group))} rollouts; a group that goes back needs {expected}",
+                    hint="give back whole groups, with --n-samples-per-prompt rollouts each",
                 )
         self.buffer.extend(samples)
 

@@ -43,6 +43,7 @@ class Console:
 
         self._rich = RichConsole(file=file or sys.stderr, stderr=file is None, force_terminal=terminal, width=width, highlight=False)
         self.terminal = self._rich.is_terminal
+        self._quiet = bool(getattr(config, "quiet", False))
         self._unicode = (self._rich.encoding or "").lower().startswith("utf")
         self._eval_names = [dataset.name for dataset in getattr(config, "eval_datasets", None) or ()]
         self._warned: set[str] = set()

@@ -56,7 +56,7 @@ class RunDir:
                 raise ConfigError(f"{path} already holds a run", hint="continue it with --load auto, or choose another --run-dir")
             _make(path)
             return cls(path, Path(save) if save else path / "checkpoints", continued=holds_run)
-        name = _folder_name(config.name)
+        name = _folder_name(config.run_name)
         if config.load == "auto":
             newest = cls.newest(name, root=root, save=save)
             if newest is not None and newest.checkpoints.is_dir() and any(newest.checkpoints.iterdir()):
@@ -79,7 +79,7 @@ class RunDir:
         return cls(path, Path(save) if save else path / "checkpoints", continued=True)
 
     def write_config(self, resolved: Any) -> None:
-        """config.yaml: every value of the run's configuration; secrets are masked. Takes a RunConfig, its dict, or what holds it as `.config`."""
+        """config.yaml: every value of a RunConfig (or of what holds one as `.config`, or of a dict); secrets are masked."""
         import yaml
 
         config = getattr(resolved, "config", resolved)

@@ -11,12 +11,12 @@ class TensorBoardWriter:
     """Writes scalars. Raises ImportError when tensorboard is not installed."""
 
     def __init__(self, directory: Path) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # their classes are made at run time
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event: Any = event_pb2.Event
-        self._session: Any = event_pb2.SessionLog
-        self._summary: Any = summary_pb2.Summary
+        self._event: Any = vars(event_pb2)["Event"]
+        self._session: Any = vars(event_pb2)["SessionLog"]
+        self._summary: Any = vars(summary_pb2)["Summary"]
         self._writer = EventFileWriter(str(directory))
 
     def write(self, step: int, metrics: dict[str, float]) -> None:

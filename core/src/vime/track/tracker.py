@@ -80,7 +80,7 @@ class Tracker:
         """Run an action of a backend; None, with one warning, when it fails. Metrics never end a training run."""
         try:
             return action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises, training goes on
             fix = "" if not isinstance(error, ImportError) else f"; pip install {error.name or backend}"
             self._console.warn(f"{backend} is switched off: {type(error).__name__}: {error}{fix}")
             return None

@@ -250,8 +250,9 @@ def _check_prompt(value: Any, key: str) -> str | list[dict[str, Any]]:
             raise BadRow(f"message {position} of {key!r} is not an object with 'role' and 'content'")
         if "content" not in message and not message.get("tool_calls"):
             raise BadRow(f"message {position} of {key!r} has no 'content'; its keys: {', '.join(map(repr, message))}")
-        if not isinstance(message.get("content"), str | list | None):
-            raise BadRow(f"the content of message {position} of {key!r} is a {type(message['content']).__name__}, not text")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise BadRow(f"the content of message {position} of {key!r} is a {type(content).__name__}, not text")
     return [{name: part for name, part in message.items() if part is not None or name == "content"} for message in value]
 
 

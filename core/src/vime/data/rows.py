@@ -255,9 +255,12 @@ class HubRows:
             table = datasets.load_dataset(name, config, split=split)
         except Exception as error:  # the library raises errors of many packages; each one means that there is no data
             raise DataError(f"{source} cannot be loaded: {error}", hint="check the name, its configuration and its split") from error
+        self.columns = list(table.column_names)
+        self._table = table.select_columns([name for name in self.columns if name in wanted])
+        self._length = len(table)
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._length
 
     def place(self, row: int) -> str:
         return f"row {row}"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from vime.train.losses import kl_divergence
+from vime.train.microbatch import Row
 
 WHITEN_EPSILON = 1e-8
 
@@ -43,3 +47,15 @@ def whiten(advantages: Sequence[Tensor]) -> list[Tensor]:
     variance = centred.square().sum() / max(1, len(flat) - 1)
     whitened = (centred / (variance + WHITEN_EPSILON).sqrt()).float()
     return list(whitened.split([len(part) for part in advantages]))
+
+
+def fill_advantages(config: Any, rows: Sequence[Row]) -> None:
+    """Turn each row's shaped reward, which `advantages_M` holds to begin with, into its advantages, in place."""
+    for row in rows:
+        reward, kl_M = float(row.advantages_M[0]), torch.zeros_like(row.advantages_M)
+        if config.kl_coef and row.old_log_probs_M is not None and row.ref_log_probs_M is not None:
+            kl_M = kl_divergence(row.old_log_probs_M, row.ref_log_probs_M, config.kl_loss_type)
+        row.advantages_M = token_advantages(config.advantage_estimator, reward, kl_M, kl_coef=config.kl_coef, gamma=config.gamma)
+    if config.normalize_advantages and rows:
+        for row, advantages in zip(rows, whiten([row.advantages_M for row in rows]), strict=True):
+            row.advantages_M = advantages

@@ -17,15 +17,17 @@ from torch import Tensor
 
 from vime.errors import ConfigError, TrainerError
 from vime.train import trainer_state
-from vime.train.advantages import token_advantages, whiten
+from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
-from vime.train.losses import kl_divergence, token_weights, weighted_sum
+from vime.train.losses import token_weights, weighted_sum
 from vime.train.microbatch import MicroBatch, Row, collate, plan_micro_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import aggregation_level, loss_terms
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
+from vime.train.quiet import quiet_deepspeed
+from vime.train.rollout_data import apply_rollout_data, to_rollout_data
 from vime.train.schedule import LrSchedule
 from vime.train.tally import Tally
 
@@ -64,7 +66,8 @@ class DeepSpeedTrainer:
         self.ranks: int = dist.get_world_size()
         self.rank: int = dist.get_rank()
         settings = deepspeed_config(self.config, self.dtype, self.ranks)
-        engine, *_ = deepspeed.initialize(model=policy, model_parameters=list(policy.parameters()), config=settings)
+        with quiet_deepspeed():
+            engine, *_ = deepspeed.initialize(model=policy, model_parameters=list(policy.parameters()), config=settings)
         engine.train()
         return engine
 
@@ -83,42 +86,60 @@ class DeepSpeedTrainer:
         current weights exceeds the sync tolerance; it raises if the engine's weights are not the trainer's.
         Raises TrainerError after `max_bad_steps` steps in a row whose loss or gradient is not finite.
         """
-        rows = {row.index: row for row in trained_rows(batch, self.weight_version, self.device)}
+        rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
         tally = Tally()
         if self.config.loss_type != "sft_loss":
-            self._prepare_rows(list(rows.values()), len(steps))
+            self._prepare_policy_rows(batch, rows, len(steps), tally)
+        by_index = {row.index: row for row in rows}
         applied = 0
         for number, step in enumerate(steps):
-            members = [rows[index] for index in step if index in rows]
+            tally.measures_difference = number == 0 and not tally.has_difference
+            members = [by_index[index] for index in step if index in by_index]
             applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
         self.weight_version += applied > 0
-        return tally.metrics() | {"skipped_steps": float(len(steps) - applied), "optimizer_steps": float(applied)}
+        counts = {"skipped_steps": len(steps) - applied, "optimizer_steps": applied, "stale_samples": sum(not row.is_current for row in rows)}
+        return tally.metrics() | {name: float(value) for name, value in counts.items()}
 
-    def _prepare_rows(self, rows: list[Row], num_steps: int) -> None:
-        """Fill in old and reference log-probs and advantages: all that needs the policy as it was for this rollout."""
-        config = self.config
-        if config.use_rollout_logprobs or not config.use_tis:
-            for row in rows:
-                if config.use_rollout_logprobs or not row.is_current:
-                    row.old_log_probs_M = row.rollout_log_probs_M
-        needed = [row for row in rows if row.old_log_probs_M is None]
-        if num_steps > 1 or config.kl_coef:
-            for row, log_probs in zip(needed, self._log_probs(self.engine, needed), strict=True):
-                row.old_log_probs_M = log_probs
+    def _prepare_policy_rows(self, batch: TrainBatch, rows: list[Row], num_steps: int, tally: Tally) -> None:
+        """All that needs the policy as it was before its first step on this rollout: log-probs, advantages, and the hooks on them."""
+        self._fill_old_log_probs(rows, num_steps, tally)
         if self.reference is not None:
             for row, log_probs in zip(rows, self._log_probs(self.reference, rows), strict=True):
                 row.ref_log_probs_M = log_probs
+        hook = self._hook("compute_advantages")
+        if hook is None:
+            fill_advantages(self.config, rows)
+        else:
+            self._call_data_hook(hook, batch, rows, args=self.config)
+        for hook in self.plugins.implementations("rollout_data_postprocess") if self.plugins is not None else []:
+            self._call_data_hook(hook, batch, rows, args=self.config, rollout_id=batch.rollout_id)
+
+    def _fill_old_log_probs(self, rows: list[Row], num_steps: int, tally: Tally) -> None:
+        """Where the ratio of each row starts from.
+
+        The engine's log-probs under `use_rollout_logprobs`, and for rows of older weights unless TIS corrects for
+        those; else the trainer's own, computed now when several steps follow, or in the one step's forward pass.
+        """
+        config = self.config
+        if config.use_rollout_logprobs and any(row.rollout_log_probs_M is None for row in rows):
+            raise TrainerError("--use-rollout-logprobs is set, but the rollout carries no log-probs", hint="leave it out, or return rollout_log_probs")
         for row in rows:
-            reward, kl_M = float(row.advantages_M[0]), torch.zeros_like(row.advantages_M)
-            if config.kl_coef and row.old_log_probs_M is not None and row.ref_log_probs_M is not None:
-                kl_M = kl_divergence(row.old_log_probs_M, row.ref_log_probs_M, config.kl_loss_type)
-            row.advantages_M = token_advantages(
-                config.advantage_estimator, reward, kl_M, kl_coef=config.kl_coef, gamma=config.gamma
-            )
-        if config.normalize_advantages and rows:
-            for row, advantages in zip(rows, whiten([row.advantages_M for row in rows]), strict=True):
-                row.advantages_M = advantages
+            if config.use_rollout_logprobs or not (row.is_current or config.use_tis):
+                row.old_log_probs_M = row.rollout_log_probs_M
+        needed = [row for row in rows if row.old_log_probs_M is None]
+        if num_steps > 1 or config.kl_coef or self._hook("compute_advantages"):
+            for row, log_probs in zip(needed, self._log_probs(self.engine, needed), strict=True):
+                row.old_log_probs_M = log_probs
+                tally.add_difference(log_probs, row.rollout_log_probs_M, row.is_current)
+
+    def _hook(self, name: str) -> Any:
+        return self.plugins.claimed(name) if self.plugins is not None else None
+
+    def _call_data_hook(self, hook: Any, batch: TrainBatch, rows: list[Row], **arguments: Any) -> None:
+        data = to_rollout_data(batch, rows)
+        hook.call(rollout_data=data, **arguments)
+        apply_rollout_data(hook, data, batch, rows)
 
     def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
         """This rank's micro-batches; every rank has as many."""

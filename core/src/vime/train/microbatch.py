@@ -99,25 +99,36 @@ def split_steps(batch: TrainBatch, global_batch_size: int | None, num_steps: int
     return [[row for rollout in members[start : start + size] for row in rollout] for start in range(0, len(members), size)]
 
 
+MAX_PADDING = 0.05
+"""A micro-batch is closed rather than padded beyond this fraction, once it has enough tokens to be worth its own pass."""
+MIN_TOKENS = 256
+"""Tokens below which a micro-batch is filled up whatever the padding: a pass has costs of its own."""
+
+
 def plan_micro_batches(
     lengths: Sequence[int], *, max_tokens: int | None, rows_each: int | None, ranks: int = 1
 ) -> list[list[list[int]]]:
     """Per rank, its micro-batches as lists of positions in `lengths`; every rank gets the same number of them.
 
     Rows are sorted by length, so that those of one micro-batch are about equally long. A micro-batch holds as many as
-    fit into `max_tokens` when all are padded to the longest (one row always fits), or `rows_each` rows. Where the
-    rows do not share out evenly, ranks are filled up with empty micro-batches, to be run with zero weight.
+    fit into `max_tokens` when all are padded to the longest (one row always fits) and padding stays below
+    `MAX_PADDING`, or `rows_each` rows. Where the rows do not share out evenly, ranks are filled up with empty
+    micro-batches, to be run with zero weight.
     """
-    order = sorted(range(len(lengths)), key=lambda position: (lengths[position], position))
+    order = sorted(range(len(lengths)), key=lambda position: (-lengths[position], position))
     plans: list[list[list[int]]] = []
     for rank in range(ranks):
         chunks: list[list[int]] = []
-        for position in reversed(order[rank::ranks]):
-            longest = lengths[chunks[-1][0]] if chunks else 0
-            fits = bool(chunks) and (
-                (len(chunks[-1]) + 1) * longest <= max_tokens if max_tokens is not None else len(chunks[-1]) < (rows_each or 1)
-            )
-            if fits:
+        used = 0
+        for position in order[rank::ranks]:
+            longest, size = (lengths[chunks[-1][0]], len(chunks[-1]) + 1) if chunks else (0, 1)
+            if max_tokens is None:
+                fits = size <= (rows_each or 1)
+            else:
+                is_dense = used + lengths[position] >= (1.0 - MAX_PADDING) * size * longest or used < MIN_TOKENS
+                fits = size * longest <= max_tokens and is_dense
+            used = used + lengths[position] if fits and chunks else lengths[position]
+            if fits and chunks:
                 chunks[-1].append(position)
             else:
                 chunks.append([position])

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vime.errors import ConfigError
+from vime.train.quiet import quiet_transformers
 
 
 def check_model_folder(path: str) -> None:
@@ -36,7 +37,8 @@ def load_model(path: str, dtype: torch.dtype, attn_implementation: str, device: 
     from transformers import AutoModelForCausalLM
 
     attention = "sdpa" if attn_implementation == "auto" else attn_implementation
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
+    with quiet_transformers():
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
     for name in ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop"):
         if hasattr(model.config, name):
             setattr(model.config, name, 0.0)

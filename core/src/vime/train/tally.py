@@ -20,6 +20,8 @@ class Tally:
         self._sums: dict[str, Tensor] = {}
         self._weight: Tensor | float = 0.0
         self.step_loss: Tensor | None = None
+        self.measures_difference = True
+        """Whether `add` compares with the rollout's log-probs: right as long as the weights are those of the rollout."""
         self._diff: Tensor | float = 0.0
         self._diff_tokens = 0
         self._tokens = 0
@@ -34,14 +36,24 @@ class Tally:
             self._sums[name] = self._sums[name] + total if name in self._sums else total
         self.step_loss = self._sums["loss"]
         self._weight = self._weight + micro.weights_K.sum()
-        if micro.rollout_log_probs_K is not None:
-            is_counted_K = micro.is_current_K & (micro.weights_K != 0)
-            difference_K = (log_probs_K.detach() - micro.rollout_log_probs_K).abs()
-            self._diff = self._diff + difference_K[is_counted_K].sum()
-            self._diff_tokens += int(is_counted_K.sum())
+        if self.measures_difference and micro.rollout_log_probs_K is not None:
+            for row, ours, weight in zip(micro.rows, micro.split(log_probs_K), micro.split(micro.weights_K), strict=True):
+                self.add_difference(ours, row.rollout_log_probs_M, row.is_current and bool(weight[0] != 0))
         self._tokens += len(micro.targets_K)
         self._used += sum(row.input_length for row in micro.rows)
         self._padded += micro.input_ids_B_T.numel()
+
+    @torch.no_grad()
+    def add_difference(self, log_probs_M: Tensor, rollout_log_probs_M: Tensor | None, is_counted: bool) -> None:
+        """Compare one row of the current weights with what the engine said."""
+        if is_counted and rollout_log_probs_M is not None:
+            self._diff = self._diff + (log_probs_M - rollout_log_probs_M).abs().sum()
+            self._diff_tokens += len(log_probs_M)
+
+    @property
+    def has_difference(self) -> bool:
+        """Whether any token was compared."""
+        return self._diff_tokens > 0
 
     def mean_abs_diff(self) -> float:
         """Mean |train - rollout log-prob| over tokens of the current weights; 0 where there are none."""

@@ -17,6 +17,7 @@ import torch
 
 from vime.errors import CheckpointError
 from vime.train.parameters import gather_named_weights
+from vime.train.quiet import quiet_deepspeed, quiet_transformers
 
 DEEPSPEED_TAG = "state"
 STATE_FILE = "trainer_state.json"
@@ -30,10 +31,12 @@ def save(trainer: Any, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     weights = dict(gather_named_weights(trainer.model, is_partitioned=trainer.engine.zero_optimization_partition_weights()))
     if trainer.rank == 0:
-        trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
+        with quiet_transformers():
+            trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
         save_file(torch_rng_states(), directory / RNG_FILE)
         (directory / STATE_FILE).write_text(json.dumps(_state(trainer)) + "\n", encoding="utf-8")
-    trainer.engine.save_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False)
+    with quiet_deepspeed():
+        trainer.engine.save_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False)
 
 
 def load(trainer: Any, directory: Path) -> None:
@@ -50,7 +53,8 @@ def load(trainer: Any, directory: Path) -> None:
                 f"{directory} was written with {key} {state['identity'].get(key)}, this run has {now}",
                 hint=f"resume with the {key} of the checkpoint, or start anew from it with --hf-checkpoint {directory}",
             )
-    path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
+    with quiet_deepspeed():
+        path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
     if path is None:
         raise CheckpointError(f"DeepSpeed could not load its state from {directory / 'deepspeed'}")
     for name in ("weight_version", "applied_steps", "bad_steps_in_a_row"):

@@ -1,6 +1,6 @@
 """Every hook of vime: what it is called with, what it may return, and how several implementations combine.
 
-The specs themselves are in specs_rollout.py and specs_train.py; `HOOKS` is the table that the manager, the command line
+The specs themselves are in specs_rollout.py, specs_batch.py and specs_train.py; `HOOKS` is the table that the manager, the command line
 and the contract kit work from.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vime.plugins.markers import hookimpl, hookspec
+from vime.plugins.specs_batch import BatchSpec
 from vime.plugins.specs_rollout import RolloutSpec
 from vime.plugins.specs_train import TrainSpec
 
@@ -19,7 +20,7 @@ __all__ = ["HOOKS", "HookKind", "HookSpecInfo", "VimeSpec", "hookimpl", "hookspe
 HookKind = Literal["one", "agree", "all"]
 
 
-class VimeSpec(RolloutSpec, TrainSpec):
+class VimeSpec(RolloutSpec, BatchSpec, TrainSpec):
     """All hooks, in the order in which one training step meets them."""
 
 

@@ -1,4 +1,7 @@
-"""Hook specs of the training half of a step."""
+"""Hook specs of the training half of a step. The examples are doctests; docs/hooks.md is generated from them.
+
+Legend: N samples of the batch, R response tokens of a sample, K response tokens of a micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,182 @@ class TrainSpec:
     """Hooks from the kept samples to the optimizer step."""
 
     @hookspec
-    def post_process_rewards(self, args: RunConfig, samples: list[Sample]) -> tuple[Sequence[float], Sequence[float]]: ...
+    def post_process_rewards(self, args: RunConfig, samples: list[Sample]) -> tuple[Sequence[float], Sequence[float]]:
+        """Turns the rewards of a rollout into what becomes the advantages.
+
+        Called: once for each training rollout.
+        Arguments: `samples` is the flat list of N samples; `sample.group_index` says which belong together. Groups may
+        differ in size, and failed samples have no reward.
+        Returns: (raw_rewards, rewards), each N finite numbers: what is logged, and what is trained on.
+        Several plugins: one claims it; two are a conflict. Without any, the baseline of --advantage-estimator is used.
+
+        Example:
+
+        >>> from vime.api import Sample, hookimpl
+        >>> @hookimpl
+        ... def post_process_rewards(args, samples):
+        ...     raw = [sample.get_reward_value(args) for sample in samples]
+        ...     mean = sum(raw) / len(raw)
+        ...     return raw, [reward - mean for reward in raw]
+        >>> post_process_rewards(args, [Sample(reward=1.0), Sample(reward=0.0)])
+        ([1.0, 0.0], [0.5, -0.5])
+        """
+        raise NotImplementedError
 
     @hookspec
-    def convert_samples_to_train_data(self, args: RunConfig, samples: list[Sample]) -> dict[str, list[Any]]: ...
+    def convert_samples_to_train_data(self, args: RunConfig, samples: list[Sample]) -> dict[str, list[Any]]:
+        """Lays the samples out as the rows of the training batch.
+
+        Called: once for each training rollout.
+        Arguments: `samples` is the flat list of the kept samples.
+        Returns: a dict of equally long lists, one entry for each row: tokens (prompt then response), response_lengths,
+        rewards, raw_reward, truncated (0 or 1), sample_indices, loss_masks (R of 0 and 1); optional: rollout_ids,
+        rollout_log_probs (R numbers) and lists of the plugin's own.
+        Several plugins: one claims it; two are a conflict.
+
+        Example:
+
+        >>> from vime.api import Sample, hookimpl
+        >>> @hookimpl
+        ... def convert_samples_to_train_data(samples):
+        ...     return {
+        ...         "tokens": [sample.tokens for sample in samples],
+        ...         "response_lengths": [sample.response_length for sample in samples],
+        ...         "rewards": [sample.reward for sample in samples],
+        ...         "raw_reward": [sample.reward for sample in samples],
+        ...         "truncated": [int(sample.status is Sample.Status.TRUNCATED) for sample in samples],
+        ...         "sample_indices": [sample.index for sample in samples],
+        ...         "loss_masks": [sample.loss_mask or [1] * sample.response_length for sample in samples],
+        ...     }
+        >>> convert_samples_to_train_data([Sample(index=0, tokens=[5, 6, 7], response_length=2, reward=1.0)])["loss_masks"]
+        [[1, 1]]
+        """
+        raise NotImplementedError
 
     @hookspec
-    def rollout_data_postprocess(self, args: RunConfig, rollout_id: int, rollout_data: dict[str, Any]) -> None: ...
+    def rollout_data_postprocess(self, args: RunConfig, rollout_id: int, rollout_data: dict[str, Any]) -> None:
+        """Changes the training batch in place, when its log-probs and advantages are known.
+
+        Called: once for each training rollout, before its first optimizer step.
+        Arguments: `rollout_data` holds lists with one entry for each row: tokens, response_lengths, loss_masks, rewards,
+        and, over the R response tokens of a row, log_probs, rollout_log_probs, advantages, returns.
+        Returns: nothing.
+        Several plugins: all are called, in the user's order.
+
+        Example:
+
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def rollout_data_postprocess(rollout_data):
+        ...     for mask, log_probs in zip(rollout_data["loss_masks"], rollout_data["log_probs"]):
+        ...         mask[:] = [m if p > -20 else 0 for m, p in zip(mask, log_probs)]
+        >>> data = {"loss_masks": [[1, 1]], "log_probs": [[-0.5, -30.0]]}
+        >>> rollout_data_postprocess(data)
+        >>> data["loss_masks"]
+        [[1, 0]]
+        """
 
     @hookspec
-    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None: ...
+    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None:
+        """Replaces the advantage estimator.
+
+        Called: once for each training rollout, after the log-probs are known.
+        Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; `rewards` are those of
+        post_process_rewards.
+        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers for each row.
+        Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
+
+        Example:
+
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def compute_advantages(rollout_data):
+        ...     rows = zip(rollout_data["rewards"], rollout_data["response_lengths"])
+        ...     rollout_data["advantages"] = rollout_data["returns"] = [[reward] * length for reward, length in rows]
+        >>> data = {"rewards": [0.5, -0.5], "response_lengths": [2, 1]}
+        >>> compute_advantages(data)
+        >>> data["advantages"]
+        [[0.5, 0.5], [-0.5]]
+        """
 
     @hookspec
-    def policy_loss(self, args: RunConfig, inputs: Any) -> tuple[Tensor, dict[str, Tensor]]: ...
+    def policy_loss(self, args: RunConfig, inputs: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Replaces the loss, under `--loss-type custom_loss`.
+
+        Called: once for each micro-batch.
+        Arguments: `inputs` has, over the K response tokens of the micro-batch, the tensors `log_probs` (with gradient),
+        `old_log_probs`, `advantages` and `entropy`, `ref_log_probs` and `rollout_log_probs` or None, and `reduce`, which
+        turns K numbers into the scalar that the aggregation of the run asks for.
+        Returns: (loss, metrics): a scalar with gradient, and detached scalars by name, logged as `train/<name>`.
+        Several plugins: one claims it; two are a conflict.
+
+        Example:
+
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def policy_loss(inputs):
+        ...     loss = inputs.reduce(-inputs.advantages * inputs.log_probs)
+        ...     return loss, {"mean_log_prob": inputs.log_probs.detach().mean()}
+        >>> log_probs = torch.tensor([-1.0, -3.0], requires_grad=True)
+        >>> policy_loss(SimpleNamespace(log_probs=log_probs, advantages=torch.tensor([1.0, 1.0]), reduce=torch.mean))[0].item()
+        2.0
+        """
+        raise NotImplementedError
 
     @hookspec
     def importance_weights(
-        self, args: RunConfig, pg_loss: Tensor, train_log_probs: list[Tensor], rollout_log_probs: list[Tensor], loss_masks: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]: ...
+        self,
+        args: RunConfig,
+        pg_loss: Tensor,
+        train_log_probs: list[Tensor],
+        rollout_log_probs: list[Tensor],
+        loss_masks: list[Tensor],
+    ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+        """Corrects the policy loss for the difference between the engine's and the trainer's log-probs.
+
+        Called: once for each micro-batch, under --use-tis.
+        Arguments: `pg_loss` has K numbers; `train_log_probs`, `rollout_log_probs` and `loss_masks` are lists with a tensor
+        of R numbers for each row.
+        Returns: (pg_loss, loss_masks, metrics): corrected loss, masks of the same shapes, K numbers by metric name.
+        Several plugins: one claims it; two are a conflict. Without any, the weights are truncated at --tis-clip.
+
+        Example:
+
+        >>> import torch
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def importance_weights(pg_loss, train_log_probs, rollout_log_probs, loss_masks):
+        ...     ratio = torch.exp(torch.cat(train_log_probs) - torch.cat(rollout_log_probs))
+        ...     return pg_loss * ratio.clamp(max=2.0), loss_masks, {"ratio": ratio}
+        >>> loss, _, _ = importance_weights(torch.ones(2), [torch.tensor([0.0, 2.0])], [torch.zeros(2)], [torch.ones(2)])
+        >>> loss.tolist()
+        [1.0, 2.0]
+        """
+        raise NotImplementedError
 
     @hookspec
     def pg_loss_reducer(
         self, total_lengths: list[int], response_lengths: list[int], loss_masks: list[Tensor], calculate_per_token_loss: bool
-    ) -> Callable[[Tensor], Tensor]: ...
+    ) -> Callable[[Tensor], Tensor]:
+        """Replaces how the policy loss of the tokens becomes one number.
+
+        Called: once for each micro-batch.
+        Arguments: for each row, `total_lengths` (prompt and response), `response_lengths` and `loss_masks` (R numbers);
+        `calculate_per_token_loss` is the flag of that name.
+        Returns: a function of the K per-token losses, which returns a scalar.
+        Several plugins: one claims it; two are a conflict. Without any, --loss-aggregation decides.
+
+        Example:
+
+        >>> import torch
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def pg_loss_reducer(loss_masks):
+        ...     mask = torch.cat(loss_masks)
+        ...     return lambda per_token: (per_token * mask).sum() / 1000
+        >>> pg_loss_reducer([torch.tensor([1.0, 0.0])])(torch.tensor([500.0, 7.0])).item()
+        0.5
+        """
+        raise NotImplementedError

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from vime.errors import ConfigError
+from vime.plugins.discovery import FIRST_PARTY, discover
 from vime.rollout.reward_guard import where
 from vime.sample import Sample
 
@@ -18,37 +20,15 @@ if TYPE_CHECKING:
 ALIASES = {"remote-rm": "remote", "gpqa": "choice"}
 """Upstream's reward names that are spelt differently here."""
 
-PACKAGES = {
-    "math": "vime-rm-math",
-    "dapo": "vime-rm-math",
-    "deepscaler": "vime-rm-math",
-    "remote": "vime-rm-remote",
-    "exact": "vime-rm-qa",
-    "f1": "vime-rm-qa",
-    "choice": "vime-rm-qa",
-    "format": "vime-rm-qa",
-}
-"""Which package brings a reward: for the install line of an error."""
-
 BUILT_IN_ROLLOUT = "vime.rollout.vllm_rollout.generate_rollout"
 
 
 @dataclass(frozen=True)
 class ResolvedReward:
-    """The function that scores a sample. `path` is set for path functions; `boxed` hands it the last `\\boxed{}` only."""
+    """The function that scores a sample; `boxed` hands it the last `\\boxed{}` of the response only."""
 
     function: HookFunction
-    path: str | None = None
     boxed: bool = False
-
-    @property
-    def takes_group(self) -> bool:
-        """Whether it scores a whole group under `--group-rm`; path functions do, as upstream calls them."""
-        return self.path is not None or "samples" in self.function.params
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class RewardResolver:
@@ -57,15 +37,15 @@ class RewardResolver:
     def __init__(self, config: RunConfig, plugins: PluginManager) -> None:
         self.config = config
         self.plugins = plugins
-        enabled = {canonical(plugin.name) for plugin in plugins.plugins}
-        functions = [function for function in plugins.implementations("custom_rm") if canonical(function.plugin) in enabled]
-        self.functions: dict[str, HookFunction] = {canonical(function.plugin): function for function in functions}
+        enabled = {canonicalize_name(plugin.name) for plugin in plugins.plugins}
+        functions = [function for function in plugins.implementations("custom_rm") if canonicalize_name(function.plugin) in enabled]
+        self.functions: dict[str, HookFunction] = {canonicalize_name(function.plugin): function for function in functions}
 
     def resolve(self, sample: Sample, dataset: EvalDatasetConfig | None = None) -> ResolvedReward:
         """Who scores this sample. Raises ConfigError, naming the sample, where nobody does."""
         path = sample.custom_rm_path or (dataset.custom_rm_path if dataset else None) or self.config.custom_rm_path
         if path:
-            return ResolvedReward(self.plugins.path_function(path, "custom_rm"), path)
+            return ResolvedReward(self.plugins.path_function(path, "custom_rm"))
         rm_type = sample.metadata.get("rm_type") or (dataset.rm_type if dataset else None) or self.config.rm_type
         return self.by_type(rm_type, where(sample))
 
@@ -73,7 +53,7 @@ class RewardResolver:
         """The reward plugin of this name, or the only one where there is no name. `what` is named in the error."""
         if rm_type:
             boxed = rm_type.startswith("boxed_")
-            name = canonical(rm_type.removeprefix("boxed_"))
+            name = canonicalize_name(rm_type.removeprefix("boxed_"))
             function = self.functions.get(name) or self.functions.get(ALIASES.get(name, ""))
             if function is None:
                 raise ConfigError(f"{what}: no enabled plugin answers to rm_type {rm_type!r}; {self._enabled()}", hint=_how_to_get(name))
@@ -130,7 +110,9 @@ class RewardResolver:
 
 
 def _how_to_get(name: str) -> str:
+    """The line that makes an rm_type work: enable the plugin, install it, or correct the name."""
     name = ALIASES.get(name, name)
-    if name in PACKAGES:
-        return f"add --plugin {name} (pip install {PACKAGES[name]})"
-    return f"enable it with --plugin {name}, or correct --rm-type or rm_type in the data; vime plugin list shows what is installed"
+    catalog = discover()
+    if catalog.named(name):
+        return f"add --plugin {name}"
+    return f"pip install {FIRST_PARTY[name]}, then add --plugin {name}" if name in FIRST_PARTY else catalog.suggestion(name)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import importlib.util
 import inspect
 import os
 import pickle
@@ -17,7 +18,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime.errors import PluginError
+from vime.errors import PluginError, VimeError
+from vime.plugins.validation import is_marked
 from vime.rollout.reward_guard import RewardTimeoutError, where
 from vime.sample import Sample
 
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
     from vime.isolation import IsolatedPool
     from vime.plugins.manager import HookFunction, PluginManager
+    from vime.plugins.reference import HookReference
     from vime.rollout.reward_resolver import ResolvedReward
 
 MAX_THREADS = 16
 """Synchronous rewards that run in threads at once, without `--reward-workers`."""
+MEMORY_MIB = 8192
+"""Address space of a reward worker: enough to import a machine-learning library, too little to take the machine down."""
 HEAVY_FIELDS = frozenset({"tokens", "loss_mask", "rollout_log_probs", "teacher_log_probs", "multimodal_inputs", "reward"})
 """What a reward that runs in another process cannot change in the sample; everything else is carried back."""
 
@@ -78,9 +83,9 @@ class RewardRunner:
         if self.isolates(reward):
             return await self._in_process(reward, samples, group)
         async with async_slots if function.is_async else thread_slots:
-            arguments = call_arguments(self.config, reward.path, samples, group)
+            arguments = call_arguments(self.config, function, samples, group)
             try:
-                async with asyncio.timeout(self.config.reward_timeout or None) as limit:
+                async with asyncio.timeout(self.config.reward_timeout) as limit:
                     if function.is_async:
                         return await function.acall(**arguments)
                     value = await _in_daemon_thread(functools.partial(function.call, **arguments))
@@ -99,14 +104,13 @@ class RewardRunner:
         function, isolation = reward.function, self.config.reward_isolation
         if function.is_async or isolation == "thread":
             return False
-        plugin = None if reward.path is not None else self.plugins.get(function.plugin)
-        in_main = getattr(function.function, "__module__", None) == "__main__" or (reward.path or "").startswith("__main__")
-        importable = not in_main and (reward.path is not None or (plugin is not None and plugin.distribution is not None))
+        importable = function.reference is not None and getattr(function.function, "__module__", None) != "__main__"
         if not importable and isolation == "process":
             raise RewardSetupError(
                 f"{function.label}: its custom_rm cannot be imported in a worker process",
                 hint="install its package or move it into a module of its own, or use --reward-isolation thread",
             )
+        plugin = self.plugins.get(function.plugin)
         return importable and (isolation == "process" or not hasattr(getattr(plugin, "obj", None), "state_dict"))
 
     def close(self) -> None:
@@ -119,7 +123,7 @@ class RewardRunner:
         from vime.isolation import IsolatedTimeout
 
         function = reward.function
-        pool = self._started_pool()
+        pool = self._started_pool(function)
         try:
             payload = pickle.dumps(samples)
         except Exception as error:
@@ -127,10 +131,9 @@ class RewardRunner:
                 f"{function.label}: {where(samples[0])} cannot be sent to a worker process: {error}",
                 hint="keep plain data in sample.metadata, or use --reward-isolation thread",
             ) from error
-        plugin = None if reward.path is not None else function.plugin
         try:
             answer = await pool.acall(
-                call_in_worker, plugin, reward.path, self._config_bytes, payload, group, timeout=self.config.reward_timeout or None
+                call_in_worker, function.reference, self._config_bytes, payload, group, timeout=self.config.reward_timeout
             )
         except IsolatedTimeout:
             raise self._timeout(function, samples) from None
@@ -143,12 +146,16 @@ class RewardRunner:
             raise outcome.error
         return outcome.value
 
-    def _started_pool(self) -> IsolatedPool:
+    def _started_pool(self, function: HookFunction) -> IsolatedPool:
+        """The pool, made at the first call. Its fork server imports what the rewards need once, before any limit runs."""
         if self._pool is None:
             from vime.isolation import IsolatedPool
 
+            functions = [*self.plugins.implementations("custom_rm"), function]
+            modules = dict.fromkeys(getattr(each.function, "__module__", "") for each in functions)
+            preload = [__name__, "vime.plugins.manager", "vime.config.run_config", *filter(_findable, modules)]
             self._config_bytes = pickle.dumps(self.config)
-            self._pool = IsolatedPool(self._processes)
+            self._pool = IsolatedPool(self._processes, memory_mib=MEMORY_MIB, preload=preload)
         return self._pool
 
     def _timeout(self, function: HookFunction, samples: list[Sample]) -> RewardTimeoutError:
@@ -159,11 +166,21 @@ class RewardRunner:
         )
 
 
-def call_arguments(config: RunConfig, path: str | None, samples: list[Sample], group: bool) -> dict[str, Any]:
+def takes_group(function: HookFunction) -> bool:
+    """Whether it scores a whole group under `--group-rm`: a plugin's function by what it declares, a path function always."""
+    return "samples" in function.params or _positional(function)
+
+
+def call_arguments(config: RunConfig, function: HookFunction, samples: list[Sample], group: bool) -> dict[str, Any]:
     """The arguments of custom_rm. A path function gets the group in the place of the sample, as upstream calls it."""
     if group:
-        return {"args": config, "sample": samples if path is not None else None, "samples": samples}
+        return {"args": config, "sample": samples if _positional(function) else None, "samples": samples}
     return {"args": config, "sample": samples[0], "samples": None}
+
+
+def _positional(function: HookFunction) -> bool:
+    """A path function in upstream's style: called with (args, sample or group), whatever it calls them."""
+    return function.by_path and not is_marked(function.function)
 
 
 async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
@@ -192,18 +209,25 @@ async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
     return value
 
 
+def _findable(module: str) -> bool:
+    try:
+        return module != "__main__" and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a module without a spec, such as one that was loaded from a file
+        return False
+
+
 # ---------------------------------------------------------------- in the worker process
 
 
-def call_in_worker(plugin: str | None, path: str | None, config_bytes: bytes, payload: bytes, group: bool) -> bytes:
-    """Score the pickled samples with the plugin or path function, loaded once per worker; a pickled Outcome."""
-    function, config = _load(plugin, path, config_bytes)
+def call_in_worker(reference: HookReference, config_bytes: bytes, payload: bytes, group: bool) -> bytes:
+    """Score the pickled samples with a plugin's or a path function; a pickled Outcome."""
+    function, config = _load(reference), _config(config_bytes)
     samples: list[Sample] = pickle.loads(payload)
     before = [_light_fields(sample) for sample in samples]
     value, error = None, None
     start = time.perf_counter()
     try:
-        value = function.call(**call_arguments(config, path, samples, group))
+        value = function.call(**call_arguments(config, function, samples, group))
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except Exception as raised:  # noqa: BLE001 - handed over to the caller
@@ -217,31 +241,18 @@ def call_in_worker(plugin: str | None, path: str | None, config_bytes: bytes, pa
         return pickle.dumps(Outcome(None, unsendable, seconds, [{}] * len(samples)))
 
 
-@functools.lru_cache(maxsize=16)
-def _load(plugin: str | None, path: str | None, config_bytes: bytes) -> tuple[HookFunction, RunConfig]:
-    """The function, with only its own plugin loaded, and the run's whole configuration."""
-    from vime.plugins.hookspecs import EVAL_PATH_FLAG, HOOKS
-    from vime.plugins.manager import PluginManager
-
-    config: RunConfig = pickle.loads(config_bytes)
-    flags = [EVAL_PATH_FLAG, *(info.path_flag for info in HOOKS.values() if info.path_flag)]
-    fields = type(config).model_fields
-    alone: dict[str, Any] = {flag: fields[flag].get_default(call_default_factory=True) for flag in flags}
-    alone["plugin"] = type(config.plugin)([plugin] if plugin else [])
-    alone["plugin_settings"] = {name: value for name, value in config.plugin_settings.items() if _same(name, plugin)}
-    manager = PluginManager.load(config.model_copy(update=alone))
-    if path is not None:
-        return manager.path_function(path, "custom_rm"), config
-    functions = manager.implementations("custom_rm")
-    if not functions:
-        raise RewardSetupError(f"plugin {plugin!r} has no custom_rm in the worker process", hint="use --reward-isolation thread")
-    return functions[0], config
+@functools.lru_cache(maxsize=4)
+def _config(config_bytes: bytes) -> RunConfig:
+    return pickle.loads(config_bytes)
 
 
-def _same(name: str, plugin: str | None) -> bool:
-    from vime.rollout.reward_resolver import canonical
-
-    return plugin is not None and canonical(name) == canonical(plugin)
+def _load(reference: HookReference) -> HookFunction:
+    try:
+        return reference.load()
+    except VimeError as error:
+        raise RewardSetupError(
+            f"a reward worker process cannot load the reward: {error.message}", hint=error.hint or "use --reward-isolation thread"
+        ) from error
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

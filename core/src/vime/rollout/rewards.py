@@ -22,7 +22,7 @@ from vime.rollout.reward_guard import (
     where,
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
-from vime.rollout.reward_worker import RewardRunner, RewardSetupError
+from vime.rollout.reward_worker import RewardRunner, RewardSetupError, takes_group
 from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class RewardScorer:
                 parts.setdefault((id(reward.function), reward.boxed), (reward, []))[1].append(sample)
         calls: list[Awaitable[None]] = []
         for reward, members in parts.values():
-            if reward.takes_group and any(map(_unscored, members)):
+            if takes_group(reward.function) and any(map(_unscored, members)):
                 calls.append(self._score_call(reward, members, scope, group=True))
             else:
                 calls.extend(self._score_call(reward, [member], scope, group=False) for member in members if _unscored(member))

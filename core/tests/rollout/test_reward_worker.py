@@ -1,0 +1,167 @@
+"""Synchronous rewards in worker processes: found and configured there, killed when they hang, counted when they fail."""
+
+import asyncio
+import os
+import textwrap
+
+import pytest
+
+from vime.config.run_config import RunConfig
+from vime.plugins.manager import PluginManager
+from vime.rollout.rewards import RewardScorer
+from vime.sample import Sample, Status
+
+NUM_GPUS = 0
+
+
+def group_of(*responses):
+    return [Sample(index=index, group_index=0, response=text, status=Status.COMPLETED) for index, text in enumerate(responses)]
+
+
+def rewards(samples):
+    return [one.reward for one in samples]
+
+
+def score_group(scorer, group):
+    try:
+        asyncio.run(scorer.score_group(group))
+    finally:
+        scorer.close()
+    return rewards(group)
+
+
+def install(folder, name, source, monkeypatch):
+    """A real distribution with one module and one entry point, found through its metadata as an installed one is."""
+    module = f"toy_{name}_{abs(hash(str(folder))) % 10**8}"
+    (folder / f"{module}.py").write_text(textwrap.dedent(source))
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    has_class = f"{module}:Toy" if "class Toy" in source else module
+    (info / "entry_points.txt").write_text(f"[vime.plugins]\n{name} = {has_class}\n")
+    monkeypatch.syspath_prepend(str(folder))
+    return module
+
+
+TOY = """
+    import os, sys, time
+    from vime.api import Settings as Base, hookimpl
+
+    class Unsendable(Exception):
+        def __init__(self, one, two):
+            super().__init__(one)
+
+    class Toy:
+        class Settings(Base):
+            bonus: float = 0.0
+
+        def __init__(self, settings):
+            self.settings = settings
+
+        @hookimpl
+        def custom_rm(self, args, sample):
+            if sample.response == "hang":
+                time.sleep(3600)
+            if sample.response == "raise":
+                raise ValueError("broken in the worker")
+            if sample.response == "unsendable":
+                raise Unsendable("one", "two")
+            if sample.response == "nothing":
+                return None
+            if sample.response == "die":
+                os._exit(3)
+            sample.metadata["pid"], sample.metadata["torch"] = os.getpid(), "torch" in sys.modules
+            return self.settings.bonus + args.rollout_batch_size
+"""
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    install(tmp_path, "toy", TOY, monkeypatch)
+
+    def build(**config):
+        config = RunConfig(plugin=["toy"], plugin_settings={"toy": {"bonus": 0.5}}, rollout_batch_size=3, reward_workers=2, **config)
+        return RewardScorer(config, PluginManager.load(config))
+
+    return build
+
+
+def test_case_b10_a_plugin_is_found_and_configured_in_worker_processes(toy):
+    samples = group_of(*"abcdef")
+    for one in samples:
+        one.metadata = {"kept": 1}
+    assert score_group(toy(), samples) == [3.5] * 6
+    assert all(one.metadata["pid"] != os.getpid() and one.metadata["kept"] == 1 for one in samples)
+    assert not any(one.metadata["torch"] for one in samples)
+
+
+def test_case_b2_hanging_workers_are_killed_and_the_pool_serves_the_next_call(toy):
+    scorer = toy(reward_timeout=1.0, on_reward_error="drop")
+    try:
+        samples = group_of(*["hang"] * 4)
+        asyncio.run(scorer.score(samples))
+        assert rewards(samples) == [None] * 4
+        assert scorer.take_metrics() == {"reward_errors/toy/timeout": 4.0}
+        samples = group_of("a", "b")
+        asyncio.run(scorer.score(samples))
+        assert rewards(samples) == [3.5, 3.5]
+    finally:
+        scorer.close()
+
+
+def test_failures_in_workers_are_counted_by_kind(toy):
+    scorer = toy(on_reward_error="zero")
+    assert score_group(scorer, group_of("raise", "unsendable", "nothing", "die", "fine")) == [0.0, 0.0, 0.0, 0.0, 3.5]
+    metrics = scorer.take_metrics()
+    assert metrics.pop("reward_errors/toy/ValueError") == metrics.pop("reward_errors/toy/bad_value") == 1.0
+    assert sum(metrics.values()) == 2.0
+
+
+def test_an_exception_from_a_worker_keeps_its_type_and_its_place(toy):
+    with pytest.raises(ValueError, match="broken in the worker") as caught:
+        score_group(toy(), group_of("raise"))
+    notes = "\n".join(caught.value.__notes__)
+    assert "plugin 'toy'" in notes and "in custom_rm" in notes and "sample 0 (group 0)" in notes
+
+
+def test_the_loop_never_blocks_while_workers_start_and_score(toy):
+    scorer = toy()
+    beats = 0
+
+    async def scenario():
+        nonlocal beats
+        task = asyncio.ensure_future(scorer.score_group(group_of(*"abcd")))
+        while not task.done():
+            await asyncio.sleep(0.01)
+            beats += 1
+        await task
+
+    asyncio.run(scenario())
+    scorer.close()
+    assert beats > 5
+
+
+def test_a_path_function_runs_in_a_worker_group_mode_too(tmp_path, monkeypatch):
+    (tmp_path / "my_rm.py").write_text("import os\n\ndef rm(args, group, **kwargs):\n    return [float(os.getpid())] * len(group)\n")
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(custom_rm_path="./my_rm.py:rm", group_rm=True, reward_workers=1)
+    got = score_group(RewardScorer(config, PluginManager.load(config)), group_of("a", "b"))
+    assert got[0] == got[1] != os.getpid()
+
+
+def test_a_plugin_with_a_state_stays_in_this_process(tmp_path, monkeypatch):
+    source = TOY + "\n        def state_dict(self):\n            return {}\n\n        def load_state_dict(self, state): ...\n"
+    install(tmp_path, "toy", source, monkeypatch)
+    config = RunConfig(plugin=["toy"])
+    [one] = group_of("x")
+    score_group(RewardScorer(config, PluginManager.load(config)), [one])
+    assert one.metadata["pid"] == os.getpid()
+
+
+def test_thread_isolation_runs_in_this_process(toy):
+    [one] = group_of("x")
+    assert score_group(toy(reward_isolation="thread"), [one]) == [3.5] and one.metadata["pid"] == os.getpid()
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -21,7 +21,8 @@ from vime.errors import ConfigError
 
 FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
 """All fields that are flags, in the order of --help."""
-FILE_ONLY = ("eval", "eval_datasets", "quickstart")
+FILE_ONLY = ("eval", *(name for name in RunConfig.model_fields if name not in FIELDS))
+"""Keys of the file that are no flags."""
 _ALTERNATIVES = (
     ("num_rollout", "num_epoch"),
     ("global_batch_size", "num_steps_per_rollout"),
@@ -244,8 +245,8 @@ def _origin_of_rest(config: RunConfig, name: str) -> str:
     return "default" if getattr(config, name) == default else "derived"
 
 
-def dump_config(config: RunConfig) -> str:
-    """The configuration as a YAML file that `--config` reads back to an equal one.
+def plain_values(config: RunConfig) -> dict[str, Any]:
+    """The configuration as plain data that `--config` reads back to an equal one.
 
     Values that follow from others are left out, so that the file can be changed; datasets are written as they were given.
     """
@@ -256,4 +257,9 @@ def dump_config(config: RunConfig) -> str:
     for name in ("eval_prompt_data", "eval_config", "vllm_router_ip", "vllm_router_port"):
         values.pop(name, None)
     values["eval_datasets"] = [dataset.model_dump(exclude_unset=True) for dataset in config.eval_datasets]
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    return values
+
+
+def dump_config(config: RunConfig) -> str:
+    """`plain_values` as a YAML file."""
+    return yaml.safe_dump(plain_values(config), sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,135 @@
+"""Help pages: panels of names and what they mean. A name is never cut, however narrow the terminal is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer.core
+
+from vime.config.names import ALIASES, flag_of
+
+_ON_TWO_LINES = 26
+"""A panel with a longer name than this puts what it means below it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command or a flag: its name, what stands after it, its default, and what it means."""
+
+    name: str
+    text: str
+    value: str = ""
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A panel."""
+
+    title: str
+    entries: Sequence[Entry]
+
+
+COMMON = Group(
+    "Options",
+    [
+        Entry("--help", "Show this page."),
+        Entry("--traceback", "Show the traceback of an error; works with every command."),
+    ],
+)
+CONFIGURATION = Group(
+    "Configuration",
+    [
+        Entry("--config", "YAML file with the flags' names as keys; flags go over it.", "FILE"),
+        Entry("--set", "Setting of a plugin; repeatable. Example: --set math.timeout=5.", "PLUGIN.KEY=VALUE"),
+    ],
+)
+
+
+def configuration_groups() -> Iterator[Group]:
+    """A panel for each section of the configuration."""
+    from vime.config.fields import field_docs
+    from vime.config.kinds import kinds_of
+    from vime.config.run_config import SECTIONS, RunConfig
+
+    kinds = kinds_of(RunConfig)
+    aliases = {field: alias for alias, field in ALIASES.items() if alias == "model"}
+    for section in SECTIONS:
+        entries: list[Entry] = []
+        for name, text in field_docs(section).items():
+            kind, flag = kinds[name], flag_of(name)
+            alias = f", {flag_of(aliases[name])}" if name in aliases else ""
+            switch = f" / --no-{flag[2:]}" if kind.base is bool else ""
+            default = RunConfig.model_fields[name].get_default(call_default_factory=True)
+            entries.append(Entry(f"{flag}{switch}{alias}", text, _value(kind), _default(default)))
+        yield Group(section.__doc__ or "", entries)
+
+
+def _value(kind: Any) -> str:
+    if kind.choices:
+        return "|".join(map(str, kind.choices))
+    return {int: "N", float: "X", str: "TEXT", list: "VALUE...", dict: "MAPPING", bool: ""}[kind.base]
+
+
+def _default(value: Any) -> str:
+    if value is None or value == "" or value in ([], {}):
+        return ""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def show_page(usage: str, text: str, groups: Sequence[Group], epilog: str = "") -> None:
+    """Print a help page to stdout."""
+    from rich.box import ROUNDED
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(Text.assemble(("usage: ", "bold"), usage, "\n\n", text, "\n"))
+    for group in groups:
+        body = Text("\n").join(_lines(group, console.width - 4))
+        console.print(Panel(body, title=Text(group.title, "bold"), title_align="left", box=ROUNDED, border_style="dim"))
+    if epilog:
+        console.print(Text(f"\n{epilog}"))
+
+
+def _lines(group: Group, width: int) -> list[Any]:
+    """The lines of a panel: names and meanings side by side where all names are short, else below each other."""
+    import textwrap
+
+    from rich.text import Text
+
+    lines: list[Any] = []
+    longest = max(len(f"{entry.name} {entry.value}") for entry in group.entries)
+    column = longest + 2 if longest <= _ON_TWO_LINES else 4
+    for entry in group.entries:
+        default = f"[{entry.default}]" if entry.default else ""
+        meaning = textwrap.wrap(f"{entry.text}", max(width - column, 20))
+        head = Text.assemble((entry.name, "bold cyan"), " " if entry.value else "", (entry.value, "yellow"))
+        if column == longest + 2:
+            lines += [Text.assemble(head, " " * (column - len(head)), meaning[0])]
+            meaning = meaning[1:]
+        else:
+            lines += [Text.assemble(head, f"  {default}" if default else "")]
+        lines += [Text(" " * column + line) for line in meaning]
+    return lines
+
+
+class RootGroup(typer.core.TyperGroup):
+    """`vime --help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        commands = [Entry(name, command.help or "") for name, command in self.commands.items()]
+        options = Group("Options", [*COMMON.entries, Entry("--version", "Show the version.")])
+        show_page("vime COMMAND [FLAGS]", self.help or "", [Group("Commands", commands), options], self.epilog or "")
+
+
+class ConfiguredCommand(typer.core.TyperCommand):
+    """`vime train --help` and its like: all flags of the configuration."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        groups = [CONFIGURATION, *configuration_groups(), COMMON]
+        show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, self.epilog or "")

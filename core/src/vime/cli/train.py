@@ -1,0 +1,20 @@
+"""`vime train`."""
+
+from __future__ import annotations
+
+import os
+
+from vime.cli.flags import parse_flags, resolve
+from vime.cli.render import warn
+from vime.config.extras import require_training_extra
+
+
+def train_command(words: list[str]) -> int:
+    """Check the configuration, then train. Returns the exit code."""
+    resolved = resolve(parse_flags(words), dict(os.environ))
+    for line in resolved.warnings:
+        warn(line)
+    require_training_extra()
+    from vime.loop import train
+
+    return train(resolved)

@@ -1,0 +1,40 @@
+"""The typer application: help pages, and the commands whose few flags are typer's own."""
+
+from __future__ import annotations
+
+import typer
+
+from vime.cli.app import COMMANDS
+from vime.cli.help import ConfiguredCommand, RootGroup
+
+_EPILOG = "Without --model and --prompt-data, vime train uses a small model and data that come with it: vime train --plugin math"
+_SHOW = "Print every value with its origin; --json prints one object."
+
+
+def build_app(asked_for: str) -> typer.Typer:
+    """The application. Of the commands with modules of their own, only the one that is asked for is imported."""
+    app = typer.Typer(
+        cls=RootGroup,
+        help="RL post-training of language models: a thin core, vLLM and DeepSpeed, and everything else a plugin.",
+        epilog=_EPILOG,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_nothing)
+    for name in ("train", "eval"):
+        app.command(name, cls=ConfiguredCommand, help=COMMANDS[name])(_nothing)
+    config_app = typer.Typer(help=COMMANDS["config"], no_args_is_help=True)
+    config_app.callback()(_nothing)
+    config_app.command("show", cls=ConfiguredCommand, help=_SHOW)(_nothing)
+    app.add_typer(config_app, name="config")
+    if asked_for == "plugin":
+        from vime.cli.plugin import plugin_app
+
+        app.add_typer(plugin_app, name="plugin", help=COMMANDS["plugin"])
+    else:
+        app.command("plugin", help=COMMANDS["plugin"])(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """Stands where main() has already gone another way, or where there is only help to show."""

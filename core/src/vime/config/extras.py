@@ -1,0 +1,49 @@
+"""Whether what trains and generates is installed, and the command that installs it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
+
+from vime.errors import MissingExtraError
+
+TRAINING = ("torch", "transformers", "vllm", "deepspeed")
+"""What `vime train` and `vime eval` import from the extras `cpu` and `gpu`."""
+
+
+def require_training_extra(modules: Sequence[str] = TRAINING) -> None:
+    """Raise MissingExtraError with the install command, where one of the modules cannot be found. Imports none of them."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if not missing:
+        return
+    extra = "gpu" if shutil.which("nvidia-smi") else "cpu"
+    raise MissingExtraError(
+        f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings (pip install 'vime[{extra}]')",
+        hint=f"run: {install_command(extra)}",
+    )
+
+
+def install_command(extra: str) -> str:
+    """The line that adds an extra to this environment, and works as it is printed.
+
+    vLLM's CPU build asks for a local version of torch that the main index does not have, which only uv can override.
+    """
+    in_activated_environment = os.environ.get("VIRTUAL_ENV") == sys.prefix
+    target = "" if in_activated_environment else f" --python {shlex.quote(sys.executable)}"
+    if extra == "gpu":
+        return f"uv pip install 'vime[gpu]'{target}"
+    return f"echo '{_pinned_torch()}' | uv pip install 'vime[cpu]' --override -{target}"
+
+
+def _pinned_torch() -> str:
+    """What vime itself asks for, as `torch==2.13.*`."""
+    try:
+        wanted = requires("vime") or []
+    except PackageNotFoundError:
+        wanted = []
+    return next((line.partition(";")[0].strip() for line in wanted if line.startswith("torch")), "torch")

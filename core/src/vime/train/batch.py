@@ -65,7 +65,9 @@ def build_train_batch(config: Any, plugins: Any, groups: list[list[Sample]], *, 
     """
     samples = [sample for group in groups for sample in group]
     if not samples:
-        raise TrainerError("the rollout returned no samples, so there is nothing to train on", hint="look at the filters and the data source")
+        raise TrainerError(
+            "the rollout returned no samples, so there is nothing to train on", hint="look at the filters and the data source"
+        )
     group_ids, rollout_ids = _identify(groups)
     raw_rewards, rewards = _post_process_rewards(config, plugins, samples, group_ids, rollout_ids)
     hook = plugins.claimed("convert_samples_to_train_data") if plugins is not None else None
@@ -125,7 +127,9 @@ def _reward(config: Any, sample: Sample) -> float | None:
 def _checked_rewards(hook: Any, result: Any, count: int) -> tuple[list[float], list[float]]:
     where = f"{hook.label}: post_process_rewards"
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise ContractError(f"{where} returned {type(result).__name__}", hint="return (raw_rewards, rewards), each with one number per sample")
+        raise ContractError(
+            f"{where} returned {type(result).__name__}", hint="return (raw_rewards, rewards), each with one number per sample"
+        )
     return tuple(_checked_numbers(where, name, part, count) for name, part in zip(("raw_rewards", "rewards"), result, strict=True))  # type: ignore[return-value]
 
 
@@ -134,7 +138,9 @@ def _checked_numbers(where: str, name: str, values: Any, count: int) -> list[flo
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise ContractError(f"{where}: {name} is a {type(values).__name__}", hint="return a list of numbers")
     if len(values) != count:
-        raise ContractError(f"{where}: {name} has {len(values)} entries, expected {count} (one per sample)", hint="keep the order of the samples")
+        raise ContractError(
+            f"{where}: {name} has {len(values)} entries, expected {count} (one per sample)", hint="keep the order of the samples"
+        )
     for position, value in enumerate(values):
         if not isinstance(value, Real) or not math.isfinite(value):
             raise ContractError(f"{where}: {name}[{position}] is {value!r}", hint="every entry must be a finite number")
@@ -170,7 +176,9 @@ def _rows_of_plugin(hook: Any, data: Any, rollout_ids: list[int]) -> TrainBatch:
         raise ContractError(f"{where} returned {type(data).__name__}", hint=f"return a dict with the keys {', '.join(TRAIN_DATA_KEYS)}")
     missing = [key for key in TRAIN_DATA_KEYS if key not in data]
     if missing:
-        raise ContractError(f"{where} left out {', '.join(missing)}", hint=f"the keys must be {', '.join(TRAIN_DATA_KEYS)}; it returned {sorted(data)}")
+        raise ContractError(
+            f"{where} left out {', '.join(missing)}", hint=f"the keys must be {', '.join(TRAIN_DATA_KEYS)}; it returned {sorted(data)}"
+        )
     count = len(data["tokens"])
     for key, value in data.items():
         if value is not None and (not hasattr(value, "__len__") or len(value) != count):
@@ -199,7 +207,9 @@ def _check_rows(batch: TrainBatch) -> None:
     for row, tokens in enumerate(batch.tokens):
         name, length = f"sample {batch.sample_indices[row]}", batch.response_lengths[row]
         if not 0 <= length <= len(tokens) or (length == len(tokens) and length and any(batch.loss_masks[row])):
-            raise TrainerError(f"{name}: a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first")
+            raise TrainerError(
+                f"{name}: a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first"
+            )
         if len(batch.loss_masks[row]) != length:
             raise TrainerError(f"{name}: loss_mask has {len(batch.loss_masks[row])} entries for a response of {length} tokens")
         if batch.rollout_log_probs is not None and len(batch.rollout_log_probs[row]) != length:

@@ -23,9 +23,7 @@ STEP_NAME = re.compile(r"step_(\d+)")
 ASIDE = ".writing-"
 
 
-def save_checkpoint(
-    root: Path, step: int, write: Callable[[Path], None], manifest: dict[str, Any], *, keep: int | None = None
-) -> Path:
+def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], manifest: dict[str, Any], *, keep: int | None = None) -> Path:
     """Let `write` fill a directory and make it `root/step_<step>`, all or nothing.
 
     `manifest` (plain JSON) is kept under "contents" of manifest.json. An older checkpoint of the same step is
@@ -52,7 +50,9 @@ def save_checkpoint(
             aside.rename(target)
         _fsync(root)
     except OSError as error:
-        raise CheckpointError(f"the checkpoint of step {step} could not be written to {root}: {error}", hint="check space and permissions") from error
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written to {root}: {error}", hint="check space and permissions"
+        ) from error
     if keep is not None:
         prune(root, keep)
     return target
@@ -81,7 +81,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Verify every file of a checkpoint and return what the writer put into its manifest. Raises CheckpointError."""
     complaint = problems(path)
     if complaint:
-        raise CheckpointError(f"{path} is not a whole checkpoint: {complaint}", hint="use an earlier one, or --load auto, which takes the last whole one")
+        raise CheckpointError(
+            f"{path} is not a whole checkpoint: {complaint}", hint="use an earlier one, or --load auto, which takes the last whole one"
+        )
     return json.loads((path / MANIFEST).read_text(encoding="utf-8"))["contents"]
 
 

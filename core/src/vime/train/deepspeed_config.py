@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ def start_process_group(device: torch.device) -> None:
     import deepspeed.comm as dist
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed's own calls under ZeRO-3: nothing that a user of vime could change.
+    warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor", category=FutureWarning)
     if dist.is_initialized():
         return
     backend = "nccl" if device.type == "cuda" else "gloo"

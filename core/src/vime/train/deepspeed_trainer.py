@@ -57,7 +57,6 @@ class DeepSpeedTrainer:
         import deepspeed
         import deepspeed.comm as dist
 
-        torch.manual_seed(self.config.rollout_seed)
         model: Any = load_model(model_path, self.dtype, self.config.attn_implementation, self.device)
         if self.config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -98,7 +97,11 @@ class DeepSpeedTrainer:
             members = [by_index[index] for index in step if index in by_index]
             applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
         self.weight_version += applied > 0
-        counts = {"skipped_steps": len(steps) - applied, "optimizer_steps": applied, "stale_samples": sum(not row.is_current for row in rows)}
+        counts = {
+            "skipped_steps": len(steps) - applied,
+            "optimizer_steps": applied,
+            "stale_samples": sum(not row.is_current for row in rows),
+        }
         return tally.metrics() | {name: float(value) for name, value in counts.items()}
 
     def _prepare_policy_rows(self, batch: TrainBatch, rows: list[Row], num_steps: int, tally: Tally) -> None:
@@ -123,7 +126,9 @@ class DeepSpeedTrainer:
         """
         config = self.config
         if config.use_rollout_logprobs and any(row.rollout_log_probs_M is None for row in rows):
-            raise TrainerError("--use-rollout-logprobs is set, but the rollout carries no log-probs", hint="leave it out, or return rollout_log_probs")
+            raise TrainerError(
+                "--use-rollout-logprobs is set, but the rollout carries no log-probs", hint="leave it out, or return rollout_log_probs"
+            )
         for row in rows:
             if config.use_rollout_logprobs or not (row.is_current or config.use_tis):
                 row.old_log_probs_M = row.rollout_log_probs_M
@@ -216,7 +221,7 @@ class DeepSpeedTrainer:
         self.bad_steps_in_a_row += 1
         if self.bad_steps_in_a_row >= self.config.max_bad_steps:
             raise TrainerError(
-                f"{self.bad_steps_in_a_row} optimizer steps in a row had a loss or gradient that is not finite (the last gradient norm: {norm})",
+                f"{self.bad_steps_in_a_row} optimizer steps in a row had a loss or gradient that is not finite (gradient norm {norm})",
                 hint="lower --lr, set --clip-grad, or look at the rewards and log-probs of the last rollout; --max-bad-steps allows more",
             )
         return False

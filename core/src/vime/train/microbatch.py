@@ -105,9 +105,7 @@ MIN_TOKENS = 256
 """Tokens below which a micro-batch is filled up whatever the padding: a pass has costs of its own."""
 
 
-def plan_micro_batches(
-    lengths: Sequence[int], *, max_tokens: int | None, rows_each: int | None, ranks: int = 1
-) -> list[list[list[int]]]:
+def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int | None, rows_each: int | None, ranks: int = 1) -> list[list[list[int]]]:
     """Per rank, its micro-batches as lists of positions in `lengths`; every rank gets the same number of them.
 
     Rows are sorted by length, so that those of one micro-batch are about equally long. A micro-batch holds as many as
@@ -152,7 +150,9 @@ def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device)
         old = torch.cat([row.advantages_M * 0 if row.old_log_probs_M is None else row.old_log_probs_M for row in rows])
     return MicroBatch(
         input_ids_B_T=input_ids.to(device),
-        select_K=torch.tensor([number * width + position - 1 for number, row in enumerate(rows) for position in row.positions], device=device),
+        select_K=torch.tensor(
+            [number * width + position - 1 for number, row in enumerate(rows) for position in row.positions], device=device
+        ),
         targets_K=torch.tensor([row.tokens[position] for row in rows for position in row.positions], device=device),
         row_K=torch.arange(len(rows)).repeat_interleave(counts).to(device),
         weights_K=torch.tensor(weights, dtype=torch.float32).repeat_interleave(counts).to(device),

@@ -18,7 +18,9 @@ def check_model_folder(path: str) -> None:
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"{path} is not a Hugging Face model: it has no config.json", hint="give the folder that save_pretrained wrote")
+            raise ConfigError(
+                f"{path} is not a Hugging Face model: it has no config.json", hint="give the folder that save_pretrained wrote"
+            )
     elif path.startswith((os.sep, ".", "~")) or folder.exists():
         raise ConfigError(f"the model {path} does not exist", hint="give a folder with config.json and safetensors, or a model name")
 

@@ -45,7 +45,9 @@ def load(trainer: Any, directory: Path) -> None:
 
     for needed in (STATE_FILE, RNG_FILE, "deepspeed"):
         if not (directory / needed).exists():
-            raise CheckpointError(f"{directory} cannot be resumed from: it has no {needed}", hint="give a checkpoint that vime wrote (step_N)")
+            raise CheckpointError(
+                f"{directory} cannot be resumed from: it has no {needed}", hint="give a checkpoint that vime wrote (step_N)"
+            )
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     for key, now in _identity(trainer).items():
         if state["identity"].get(key) != now:

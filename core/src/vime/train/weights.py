@@ -12,6 +12,8 @@ from vime.train.deepspeed_trainer import DeepSpeedTrainer
 
 PROBE_TOKENS = 256
 """Scored tokens of a probe, at the least."""
+RECENT_TOKENS = 512
+"""Tokens of recent rollouts in a probe, up to the end of the sequence that reaches it."""
 PROBE_LENGTH = 64
 """Tokens of a random probe sequence."""
 
@@ -35,9 +37,12 @@ class WeightSync:
         self._random = random_probe(trainer.vocab_size, trainer.max_positions)
 
     def set_probe(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Use these token sequences (recent rollouts) beside the random ones."""
-        limit = self.trainer.max_positions
-        self._recent = [list(tokens)[:limit] for tokens in sequences if len(tokens) > 1]
+        """Use these token sequences (recent rollouts) beside the random ones; the first that make `RECENT_TOKENS`."""
+        self._recent, total = [], 0
+        for tokens in sequences:
+            if total < RECENT_TOKENS and len(tokens) > 1:
+                self._recent.append(list(tokens)[: self.trainer.max_positions])
+                total += len(self._recent[-1])
 
     def sync(self) -> None:
         """Push the weights. Verifies on the first sync after an optimizer step, then every `check_weights_every` syncs."""
@@ -56,7 +61,9 @@ class WeightSync:
         scores = zip(sequences, self.engine.score(sequences), self.trainer.score(sequences), strict=True)
         for number, (tokens, engine_scores, trainer_scores) in enumerate(scores):
             if len(engine_scores) != len(trainer_scores):
-                raise EngineError(f"the engine scored {len(engine_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)")
+                raise EngineError(
+                    f"the engine scored {len(engine_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)"
+                )
             for position, (ours, theirs) in enumerate(zip(trainer_scores, engine_scores, strict=True), start=1):
                 difference = abs(ours - theirs)
                 total, count = total + difference, count + 1
@@ -65,8 +72,8 @@ class WeightSync:
         mean, tolerance = total / count, self.trainer.sync_tolerance()
         if not mean <= tolerance:
             raise EngineError(
-                f"the engine does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe tokens "
-                f"differ by {mean:.3g} in the mean and {worst:.3g} at most, the tolerance is {tolerance:g}; "
+                f"the engine does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe "
+                f"tokens differ by {mean:.3g} in the mean and {worst:.3g} at most, the tolerance is {tolerance:g}; "
                 f"worst: token {worst_token[0]} at position {worst_token[1]}",
                 hint="the weight sync of this engine is broken for this model; do not train on: report the model and the engine's version",
             )

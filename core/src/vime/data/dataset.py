@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from array import array
@@ -13,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.data.rows import BadRow, RowReader, open_rows
+from vime.data.files import open_rows
+from vime.data.rows import BadRow, RowReader
 from vime.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -100,7 +102,7 @@ class Dataset:
                 f"{self._where(number)}: {error}; it was a good row when the run started",
                 hint="leave a data file as it is while a run reads it",
             ) from None
-        return PromptRow(_copy(self._render(prompt, metadata, number)), _copy(label), _copy(metadata))
+        return PromptRow(self._render(prompt, metadata, number), label, metadata)
 
     def __iter__(self) -> Iterator[PromptRow]:
         for index in range(len(self)):
@@ -209,7 +211,7 @@ def _checked(path: str, row_format: RowFormat, tokenizer: Any, skip_bad_rows: bo
         except BadRow as error:
             if not skip_bad_rows:
                 where = f"{rows.source}, {rows.place(number)}"
-                raise DataError(f"{where}: {error}", hint="correct the row, or leave such rows out: --skip-bad-rows") from None
+                raise DataError(f"{where}: {error}", hint=error.hint) from None
             bad.add(number)
         else:
             unseen.difference_update(row)
@@ -233,7 +235,8 @@ def _checked(path: str, row_format: RowFormat, tokenizer: Any, skip_bad_rows: bo
 def _required(row: dict[str, Any], key: str, flag: str) -> Any:
     if key not in row:
         there = ", ".join(map(repr, row)) or "none"
-        raise BadRow(f"it has no key {key!r} ({flag}); the keys that are there: {there}")
+        near = (difflib.get_close_matches(key, row, n=1) or ["KEY"])[0]
+        raise BadRow(f"it has no key {key!r}; the keys that are there: {there}", hint=f"name the right key: {flag} {near}")
     return row[key]
 
 
@@ -275,20 +278,12 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _copy(value: Any) -> Any:
-    """A deep copy of plain JSON data."""
-    if isinstance(value, list):
-        return [_copy(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _copy(part) for key, part in value.items()}
-    return value
-
-
 def _token_lengths(prompts: list[str | list[dict[str, Any]]], tokenizer: Any) -> list[int]:
     texts = [
         prompt if isinstance(prompt, str) else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         for prompt in prompts
     ]
     if callable(tokenizer):
-        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        batch: Any = tokenizer(texts, add_special_tokens=False)
+        return [len(ids) for ids in batch["input_ids"]]
     return [len(tokenizer.encode(text)) for text in texts]

@@ -35,7 +35,7 @@ class RolloutProgress:
 
 
 class Console:
-    """Prints the story of a run. `config` may be None; where given, its eval data sets name the evaluation lines."""
+    """Prints the story of a run. `config` (may be None) gives the names of evaluation data, and `quiet`: warnings and summary only."""
 
     def __init__(self, config: Any = None, *, file: TextIO | None = None, terminal: bool | None = None, width: int | None = None) -> None:
         """`file` (default stderr), `terminal` (default: whether file is one) and `width` are for tests."""
@@ -49,12 +49,11 @@ class Console:
         self._warned: set[str] = set()
         self._rewards: list[float] = []
         self._first_scores: dict[str, float] = {}
-        self._live: Any = None
 
     # Messages
 
     def info(self, text: str) -> None:
-        self._line(("", text))
+        self._say(("", text))
 
     def warn(self, text: str) -> None:
         """A warning; the same text is shown once in a run."""
@@ -66,16 +65,17 @@ class Console:
 
     def header(self, rows: Mapping[str, str]) -> None:
         """What is run: model, data, plugins with versions, engine, trainer, batch sizes, run folder."""
-        self._panel("vime", rows)
+        if not self._quiet:
+            self._panel("vime", rows)
 
     @contextmanager
     def phase(self, text: str) -> Iterator[None]:
         """A step of the start-up, such as `starting vLLM`, with the time that it took."""
         start = time.monotonic()
-        if not self.terminal:
-            self._line(("", f"{text} ..."))
+        if self._quiet or not self.terminal:
+            self._say(("", f"{text} ..."))
             yield
-            self._line(("", f"{text}: {format_seconds(time.monotonic() - start)}"))
+            self._say(("", f"{text}: {format_seconds(time.monotonic() - start)}"))
             return
         try:
             with self._rich.status(self._text(("dim", f"{text} ...")), spinner="dots" if self._unicode else "line", spinner_style=_ACCENT):
@@ -90,7 +90,7 @@ class Console:
     @contextmanager
     def rollout_progress(self, total: int) -> Iterator[RolloutProgress]:
         """A bar of groups kept of `total` needed, while a rollout runs; it leaves nothing behind."""
-        if not self.terminal:
+        if self._quiet or not self.terminal:
             yield _PlainProgress(self, total)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -123,7 +123,7 @@ class Console:
         for cell in _fitting(step_cells(metrics), room):
             label = cell.label if self._unicode else cell.label.replace("Δ", "d")
             parts += [("dim", f"  {label} "), (cell.style, cell.value)]
-        self._line(*parts, *tail)
+        self._say(*parts, *tail)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line per data set: its first score, an arrow, the score now."""
@@ -140,7 +140,7 @@ class Console:
                 style = "green" if score > first else "red" if score < first else "dim"
                 parts += [("dim", f"  {first:.3f} {arrow} "), ("bold", f"{score:.3f}"), (style, f"  {score - first:+.3f}")]
             details = evaluation_details(name, metrics)
-            self._line(*parts, ("dim", "".join(f"  {detail}" for detail in details)))
+            self._say(*parts, ("dim", "".join(f"  {detail}" for detail in details)))
 
     def summary(self, rows: Mapping[str, str]) -> None:
         """The end of a run: before and after, and where everything is."""
@@ -175,6 +175,10 @@ class Console:
                 expand=False,
             )
         )
+
+    def _say(self, *parts: tuple[str, str]) -> None:
+        if not self._quiet:
+            self._line(*parts)
 
     def _line(self, *parts: tuple[str, str]) -> None:
         text = self._text(*parts)

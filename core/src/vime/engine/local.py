@@ -7,6 +7,7 @@ the comments name the reason where a line looks odd.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import importlib.util
 import itertools
@@ -338,11 +339,28 @@ class LocalEngine:
         return self.llm_engine.vllm_config.device_config.device_type == "cuda"
 
     def close(self) -> None:
+        """Stop the stepping thread and release the model."""
         with self._inbox.condition:
             self._inbox.closed = True
             self._inbox.condition.notify()
         self._thread.join(timeout=10.0)
-        self.llm_engine.engine_core.shutdown()
+        _shut_down(self.llm_engine)
+        del self.llm_engine
+
+
+def _shut_down(llm_engine: Any) -> None:
+    """vLLM's own shutdown, without the process group that it would destroy too: the trainer shares that one."""
+    from vllm.distributed import parallel_state
+
+    client = llm_engine.engine_core
+    client._finalizer.detach()
+    client.engine_core.model_executor.shutdown()
+    client.engine_core.scheduler.shutdown()
+    parallel_state.destroy_model_parallel()
+    if parallel_state._WORLD is not None:
+        parallel_state._WORLD.destroy()
+        parallel_state._WORLD = None
+    gc.unfreeze()
 
 
 def _engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict[str, Any]:

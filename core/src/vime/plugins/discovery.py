@@ -93,7 +93,7 @@ class Catalog:
 
     def status(self, entry: PluginEntry) -> tuple[Status, str | None]:
         """What metadata can tell about an entry, and the reason when it is not usable. Imports nothing."""
-        rivals = [other for other in self.named(entry.name) if other is not entry]
+        rivals = [other for other in self.named(entry.name) if other != entry]
         if rivals:
             return "conflict", "the name is also claimed by " + ", ".join(_origin(other) for other in rivals)
         if entry.fault is not None:
@@ -172,8 +172,8 @@ def discover(path: Sequence[str] | None = None) -> Catalog:
         if canonicalize_name(name) not in seen:
             seen.add(canonicalize_name(name))
             entries.extend(_entries(dist, name, text))
-    entries.sort(key=lambda entry: (entry.key, entry.distribution))
-    return Catalog(tuple(entries), vime_version())
+    ordered = sorted(dict.fromkeys(entries), key=lambda entry: (entry.key, entry.distribution))
+    return Catalog(tuple(ordered), vime_version())
 
 
 def split_target(target: str) -> tuple[str, str | None]:

@@ -119,7 +119,7 @@ class RolloutSpec:
 
         Called: once for each sample, many at a time in one event loop; an `async def` lets the others run while it waits.
         Arguments: `sample` is PENDING, or ABORTED with the tokens it has when a partial rollout is continued;
-        `sampling_params` is a dict for `engine.generate`; `evaluation` is True for evaluation prompts.
+        `sampling_params` is a dict for `engine.generate`; `evaluation` is True for evaluation prompts; `engine` generates.
         Returns: the sample with tokens, response and a final status; or a list of Samples for a rollout that has several
         (sub-agents), which share one `rollout_id`. Response tokens are added by `append_response_tokens` only. A reward
         that is set here is kept.

@@ -54,7 +54,11 @@ def _run(words: list[str]) -> int:
         raise ConfigError(f"unknown command {words[0]!r}", hint=f"did you mean {close!r}?" if close else f"commands: {', '.join(COMMANDS)}")
     wants_help = not words or any(word in _HELP for word in words)
     for command, target in _CONFIGURED.items():
-        if tuple(words[: len(command)]) == command and not wants_help:
+        if tuple(words[: len(command)]) != command:
+            continue
+        if wants_help:
+            words = [*command, "--help"]
+        else:
             return _load(target)(words[len(command) :])
     return _run_typer(["--help" if word == "-h" else word for word in words] or ["--help"])
 

@@ -38,7 +38,7 @@ class Kind:
 
     def parse(self, text: str) -> Any:
         """The value of one word of the command line. Raises ValueError where it is not of this kind."""
-        if self.optional and text.lower() in ("none", "null"):
+        if self.optional and (not text or (self.base is not str and text.lower() == "none")):
             return None
         if self.choices:
             return next((choice for choice in self.choices if str(choice) == text), text)

@@ -82,6 +82,8 @@ def load_config(
             refuse_unsupported(config)
         refuse_missing_parts(config, purpose)
         check_inputs(config)
+        if config.hf_checkpoint is not None:
+            config = config.model_copy(update={"hf_checkpoint": str(find_model(config.hf_checkpoint))})
     return Resolved(config, _all_origins(config, values, origins), tuple(warnings_about(config)))
 
 
@@ -190,8 +192,6 @@ def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str])
     load = values.get("load")
     if values.get("hf_checkpoint") is None and values.get("prompt_data") and load and load != "auto":
         values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
-    if isinstance(values.get("hf_checkpoint"), str) and not Path(values["hf_checkpoint"]).exists() and "/" in values["hf_checkpoint"]:
-        values["hf_checkpoint"] = str(find_model(values["hf_checkpoint"]))
 
 
 def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:

@@ -27,8 +27,10 @@ def derive(config: RunConfig) -> dict[str, Any]:
         derived["eval_reward_key"] = config.reward_key
     if config.load_debug_rollout_data is not None:
         derived["debug_train_only"] = True
-    if config.calculate_per_token_loss:
+    if config.calculate_per_token_loss and config.loss_aggregation == "sample":
         derived["loss_aggregation"] = "token"
+    if config.loss_aggregation == "token":
+        derived["calculate_per_token_loss"] = True
     if config.use_dynamic_batch_size is None:
         derived["use_dynamic_batch_size"] = config.micro_batch_size is None
     elif not config.use_dynamic_batch_size and config.micro_batch_size is None:

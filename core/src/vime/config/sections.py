@@ -31,7 +31,7 @@ class PluginSection(Section):
 
 
 class HookPathSection(Section):
-    """Functions by path (pkg.mod.fn, pkg.mod:fn or ./file.py:fn)"""
+    """Functions by path: pkg.mod.fn or ./file.py:fn"""
 
     rollout_function_path: str | None = None
     """Function that makes a whole rollout: hook generate_rollout."""

@@ -1,0 +1,150 @@
+"""`vime` as its users call it: commands, exit codes, and what goes where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime.cli.app import COMMANDS, main
+from vime.config import extras
+from vime.config.load import FIELDS
+from vime.config.names import flag_of
+from vime.config.run_config import SECTIONS
+
+NUM_GPUS = 0
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "train.jsonl"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_names_the_commands(words: list[str], capsys: Captured) -> None:
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and text in shown for name, text in COMMANDS.items())
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["eval", "--lr", "1", "-h"], ["config", "show", "--help"]])
+def test_help_of_a_command_shows_every_flag_whole(words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in FIELDS if f" {flag_of(name)}" not in shown] == []
+    assert [section.__doc__ for section in SECTIONS if f" {section.__doc__} " not in shown] == []
+
+
+@pytest.mark.parametrize("words", [["config", "--help"], ["plugin", "--help"], ["plugin", "list", "--help"]])
+def test_help_of_groups(words: list[str], capsys: Captured) -> None:
+    assert main(words) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("vime 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["trian"], "error: unknown command 'trian'", "hint: did you mean 'train'?"),
+        (["train", "--lrr", "1"], "error: unknown flag --lrr", "hint: did you mean --lr?"),
+        (["train", "--lr", "x"], "error: --lr: expected a number of at least 0, got 'x'", ""),
+        (["plugin", "lst"], "error: vime plugin lst: No such command 'lst'", "hint: vime plugin --help"),
+        (["config", "shwo"], "error: vime config shwo: No such command 'shwo'", "hint: vime config --help"),
+        (["train", "--prompt-data", "none.jsonl", "--model", "none"], "error: --hf-checkpoint none: no such folder", "hint: "),
+    ],
+)
+def test_refusals(words: list[str], message: str, hint: str, capsys: Captured) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    first, *rest = shown.err.splitlines()
+    assert shown.out == "" and first.startswith(message) and len(rest) <= 1
+    assert not hint or rest[0].strip().startswith(hint)
+
+
+def test_the_traceback_comes_when_asked_for(capsys: Captured) -> None:
+    assert main(["train", "--lrr", "1", "--traceback"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_extras")
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_a_missing_extra(command: str, model_folder: Path, capsys: Captured) -> None:
+    data = str(model_folder / "train.jsonl")
+    assert main([command, "--model", str(model_folder), "--prompt-data", data, "--eval-prompt-data", data]) == 2
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: this needs torch, transformers, vllm, deepspeed") and "pip install 'vime[" in first
+    assert "uv pip install 'vime[" in hint
+
+
+def test_install_commands_name_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    assert extras.install_command("cpu").endswith(f"uv pip install 'vime[cpu]' --override - --python {sys.executable}")
+    assert extras.install_command("cpu").startswith("echo 'torch==")
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    assert extras.install_command("gpu") == "uv pip install 'vime[gpu]'"
+
+
+def test_config_show(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIME_PLUGINS", raising=False)
+    (tmp_path / "run.yaml").write_text("lr: 1e-5\n")
+    words = ["config", "show", "--config", str(tmp_path / "run.yaml"), "--model", "m", "--eval-prompt-data", "a", "a.jsonl"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines()}
+    assert lines["lr"].endswith(f"# file {tmp_path / 'run.yaml'}") and lines["hf_checkpoint"].endswith("# flag --hf-checkpoint")
+    assert lines["eps_clip"] == "eps_clip: 0.2" and lines["global_batch_size"].endswith("# derived")
+
+    assert main([*words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["lr"] == {"value": 1e-5, "origin": f"file {tmp_path / 'run.yaml'}"}
+    assert shown["eval_datasets"]["a"]["path"] == {"value": "a.jsonl", "origin": "flag --eval-prompt-data"}
+    assert set(FIELDS) <= set(shown)
+
+
+def test_warnings_go_to_stderr(capsys: Captured) -> None:
+    assert main(["config", "show", "--model", "m", "--n-samples-per-prompt", "1"]) == 0
+    assert capsys.readouterr().err.startswith("warning: n_samples_per_prompt is 1")
+
+
+def test_refusals_load_nothing_heavy(model_folder: Path) -> None:
+    script = """
+import sys
+from vime.cli.app import main
+assert main(["train", "--model", sys.argv[1], "--prompt-data", sys.argv[1] + "/none.jsonl"]) == 2
+print(*[name for name in ("torch", "transformers", "vllm", "deepspeed", "numpy", "pyarrow", "typer", "rich") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(model_folder)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == ""
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run([sys.executable, "-m", "vime", "train", "--lrr", "1"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown flag --lrr")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    line = f"{sys.executable} -m vime config show --model m | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

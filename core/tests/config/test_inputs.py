@@ -1,0 +1,110 @@
+"""Files that a configuration names: refused with what is missing, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vime.config.inputs import find_model
+from vime.config.load import Resolved, load_config
+from vime.errors import CheckpointError, ConfigError, DataError, VimeError
+
+NUM_GPUS = 0
+
+
+def load(flags: dict[str, Any], **more: Any) -> Resolved:
+    return load_config({key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}, None, {}, **more)
+
+
+def refusal(flags: dict[str, Any], kind: type[VimeError] = ConfigError, **more: Any) -> VimeError:
+    with pytest.raises(kind) as refused:
+        load(flags, **more)
+    assert refused.value.exit_code == 2
+    return refused.value
+
+
+def test_a_model_and_data_are_enough(model_folder: Path, prompt_file: Path) -> None:
+    load({"hf_checkpoint": model_folder, "prompt_data": prompt_file})
+    load({"hf_checkpoint": model_folder, "prompt_data": f"{prompt_file}@[0:1]"})
+    load({"hf_checkpoint": model_folder, "prompt_data": "hf:org/name:train"})
+    load({"hf_checkpoint": model_folder, "data_source_path": "my.module.Source"})
+    load({"hf_checkpoint": model_folder, "eval_prompt_data": [str(prompt_file)]}, purpose="eval")
+    load({"hf_checkpoint": model_folder, "eval_prompt_data": [str(prompt_file)], "num_rollout": "0"})
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        (["config.json"], "it has no config.json"),
+        (["model.safetensors"], "it has no weights (*.safetensors)"),
+        (["tokenizer.json"], "it has no tokenizer (tokenizer.json)"),
+        (["config.json", "model.safetensors", "tokenizer.json"], "no config.json and no weights (*.safetensors) and no tokenizer"),
+    ],
+)
+def test_a_folder_that_is_not_a_model(model_folder: Path, prompt_file: Path, gone: list[str], message: str) -> None:
+    for name in gone:
+        (model_folder / name).unlink()
+    error = refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file})
+    assert error.message.startswith(f"--hf-checkpoint {model_folder}: not a model folder") and message in error.message
+
+
+def test_models_that_are_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert "no such folder" in refusal({"hf_checkpoint": tmp_path / "none", "prompt_data": prompt_file}).message
+    assert "a file, not the folder" in refusal({"hf_checkpoint": prompt_file, "prompt_data": prompt_file}).message
+    error = refusal({"hf_checkpoint": "org/name", "prompt_data": prompt_file})
+    assert "neither a folder nor a model in the local" in error.message and error.hint and "hf download org/name" in error.hint
+    assert "--ref-load" in refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file, "ref_load": tmp_path / "none"}).message
+
+
+def test_a_model_of_the_local_cache(model_folder: Path, tmp_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "hub" / "models--org--name"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "snapshots").mkdir()
+    model_folder.rename(repository / "snapshots" / "abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert find_model("org/name") == repository / "snapshots" / "abc"
+    config = load({"hf_checkpoint": "org/name", "prompt_data": prompt_file}).config
+    assert config.hf_checkpoint == str(repository / "snapshots" / "abc")
+
+
+def test_data_that_is_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    error = refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path / "trian.jsonl"}, DataError)
+    assert error.message == f"--prompt-data {tmp_path / 'trian.jsonl'}: no such file"
+    assert error.hint and "train.jsonl" in error.hint
+    assert "a folder, not a file" in refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path}, DataError).message
+    (tmp_path / "a.txt").write_text("")
+    assert "cannot read .txt" in refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path / "a.txt"}, DataError).message
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "eval_prompt_data": ["held-out", "none.jsonl"]}
+    assert refusal(flags, DataError).message == "evaluation dataset 'held-out': none.jsonl: no such file"
+
+
+def test_a_checkpoint_that_is_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file}
+    assert "no such folder" in refusal({**flags, "load": tmp_path / "none"}, CheckpointError).message
+    load({**flags, "load": "auto"})
+
+
+def test_a_checkpoint_is_a_model_too(model_folder: Path, prompt_file: Path) -> None:
+    resolved = load({"load": model_folder, "prompt_data": prompt_file})
+    assert (resolved.config.hf_checkpoint, resolved.origins["hf_checkpoint"]) == (str(model_folder), "flag --load")
+
+
+def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> None:
+    assert refusal({"hf_checkpoint": model_folder}).message == "no prompts: --prompt-data is not set, though a model is"
+    assert refusal({"prompt_data": prompt_file}).message == "no model: --hf-checkpoint is not set, though data is"
+    assert refusal({"hf_checkpoint": model_folder}, purpose="eval").message == "nothing to evaluate on"
+    assert refusal({"hf_checkpoint": model_folder, "num_rollout": "0"}).message == "nothing to evaluate on"
+
+
+@pytest.mark.parametrize("asked", [{"runtime": "ray"}, {"serve_engine": "0"}, {"wandb": True}])
+def test_what_this_version_cannot_do_is_refused(model_folder: Path, prompt_file: Path, asked: dict[str, Any]) -> None:
+    error = refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file, **asked})
+    assert "is not part of this version" in error.message
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

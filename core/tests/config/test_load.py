@@ -1,0 +1,216 @@
+"""From flags, file and environment to a configuration: what goes over what, origins, messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vime.config.load import Resolved, dump_config, load_config
+from vime.config.run_config import RunConfig
+from vime.errors import ConfigError
+
+NUM_GPUS = 0
+
+
+def load(flags: dict[str, Any] | None = None, file: Path | None = None, env: dict[str, str] | None = None, **more: Any) -> Resolved:
+    return load_config(flags or {}, file, env or {}, check_files=False, **more)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Path:
+    return tmp_path / "run.yaml"
+
+
+def refusal(*args: Any, **more: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        load(*args, **more)
+    return refused.value
+
+
+def test_flags_go_over_the_file_and_the_file_over_defaults(yaml_file: Path) -> None:
+    write(yaml_file, "lr: 1e-5\nrollout-batch-size: 4\nclip_grad: 2\n")
+    resolved = load({"lr": "3e-6"}, yaml_file)
+    config = resolved.config
+    assert (config.lr, config.rollout_batch_size, config.clip_grad, config.eps_clip) == (3e-6, 4, 2.0, 0.2)
+    origins = [resolved.origins[name] for name in ("lr", "rollout_batch_size", "eps_clip", "global_batch_size")]
+    assert origins == ["flag --lr", f"file {yaml_file}", "default", "derived"]
+    assert set(RunConfig.model_fields) <= set(resolved.origins)
+
+
+def test_words_become_typed_values() -> None:
+    flags = {
+        "lr": "1e-6",
+        "rollout_top_k": "-1",
+        "zero_stage": "2",
+        "rollout_stop": ["a", "b"],
+        "rollout_stop_token_ids": ["1", "2"],
+        "apply_chat_template_kwargs": '{"enable_thinking": false}',
+        "tensorboard": "false",
+        "eval_interval": "none",
+        "load": "",
+        "rollout_batch_size": 3,
+    }
+    config = load(flags).config
+    assert (config.lr, config.rollout_top_k, config.zero_stage) == (1e-6, -1, 2)
+    assert (config.rollout_stop, config.rollout_stop_token_ids) == (["a", "b"], [1, 2])
+    assert config.apply_chat_template_kwargs == {"enable_thinking": False}
+    assert (config.tensorboard, config.eval_interval, config.load, config.rollout_batch_size) == (False, None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"lr": "abc"}, "--lr: expected a number of at least 0, got 'abc'"),
+        ({"lr": "nan"}, "--lr: expected a number of at least 0, got nan"),
+        ({"rollout_batch_size": "4.5"}, "--rollout-batch-size: expected a whole number of at least 1, got '4.5'"),
+        ({"rollout_batch_size": "0"}, "--rollout-batch-size: expected a whole number of at least 1, got 0"),
+        ({"gamma": "1.5"}, "--gamma: expected a number of at least 0 and at most 1, got 1.5"),
+        ({"tensorboard": "maybe"}, "--tensorboard: expected true or false, got 'maybe'"),
+        ({"on_exhausted": "stop"}, "--on-exhausted: expected one of error, fallback, underfill, got 'stop'"),
+        ({"zero_stage": "4"}, "--zero-stage: expected one of 0, 1, 2, 3, got '4'"),
+        ({"vllm_engine_args": "[1]"}, "--vllm-engine-args: expected a mapping, got '[1]'"),
+        ({"rollout_stop_token_ids": ["1", "x"]}, "--rollout-stop-token-ids: expected a list, each a whole number, got 1 x"),
+    ],
+)
+def test_a_wrong_type_says_flag_expected_and_got(flags: dict[str, Any], message: str) -> None:
+    assert refusal(flags).message == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("rollout_batch: 4", "unknown key 'rollout_batch'", "did you mean rollout_batch_size?"),
+        ("plugin: [a]\nplugins: [b]", "'plugins' and another key both set plugin", "keep one"),
+        (
+            "tensor_model_parallel_size: 2",
+            "unknown key 'tensor_model_parallel_size': it belongs to Megatron or SGLang",
+            "leave it out: DeepSpeed",
+        ),
+        ("sglang_mem_fraction_static: 0.8", "unknown key 'sglang_mem_fraction_static'", "use --vllm-gpu-memory-utilization"),
+        ("lr: fast", "lr: expected a number of at least 0, got 'fast'", None),
+        ("rollout_batch_size: true", "rollout_batch_size: expected a whole number of at least 1, got True", None),
+        ("lr: 1\nlr: 2", "is not YAML", None),
+        ("lr: [1", "is not YAML", None),
+        ("- lr", "expected a mapping of keys to values, got list", None),
+        ("eval: {defaults: {temprature: 0}, datasets: {}}", "eval.defaults: unknown key 'temprature'", "did you mean 'temperature'?"),
+        ("eval: {datasets: {a: {path: a, top_p: 2}}}", "evaluation dataset 0: top_p: expected a number above 0 and at most 1, got 2", None),
+    ],
+)
+def test_wrong_files(yaml_file: Path, text: str, message: str, hint: str | None) -> None:
+    error = refusal({}, write(yaml_file, text))
+    assert message in error.message
+    assert hint is None or (error.hint or "").startswith(hint)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert "No such file" in refusal({}, tmp_path / "none.yaml").message
+
+
+def test_flags_over_environment_over_file(yaml_file: Path) -> None:
+    write(yaml_file, "plugins: [a, b]\n")
+    env = {"VIME_PLUGINS": "c, d"}
+    assert load({}, yaml_file).config.plugin == ["a", "b"]
+    in_between = load({}, yaml_file, env)
+    assert (in_between.config.plugin, in_between.origins["plugin"]) == (["c", "d"], "environment VIME_PLUGINS")
+    on_top = load({"plugin": ["e"]}, yaml_file, env)
+    assert (on_top.config.plugin, on_top.origins["plugin"]) == (["e"], "flag --plugin")
+
+
+def test_no_plugin_subtracts(yaml_file: Path) -> None:
+    write(yaml_file, "plugins: [math, Nonzero_Std]\n")
+    assert load({"no_plugin": ["nonzero-std"]}, yaml_file).config.plugin == ["math"]
+
+
+def test_one_word_stands_for_a_list_of_one(yaml_file: Path) -> None:
+    assert load({}, write(yaml_file, "plugins: math\nrollout_stop: User\n")).config.plugin == ["math"]
+
+
+def test_set_goes_over_the_settings_of_the_file(yaml_file: Path) -> None:
+    write(yaml_file, "plugin_settings: {math: {timeout: 5, strict: true}}\n")
+    resolved = load({"set": ["math.timeout=1e-1", "format.tags=[a, b]", "math.note="]}, yaml_file)
+    assert resolved.config.plugin_settings == {"math": {"timeout": 0.1, "strict": True, "note": None}, "format": {"tags": ["a", "b"]}}
+    assert resolved.origins["plugin_settings"] == "flag --set"
+
+
+@pytest.mark.parametrize("wrong", ["math", "math=5", "math.timeout", ".x=1", "math.=1"])
+def test_wrong_set(wrong: str) -> None:
+    assert refusal({"set": [wrong]}).message == f"--set: expected plugin.key=value, got {wrong!r}"
+
+
+def test_aliases_and_negations_in_the_file(yaml_file: Path) -> None:
+    config = load({}, write(yaml_file, "model: m\nseed: 7\ndisable_rewards_normalization: true\n")).config
+    assert (config.hf_checkpoint, config.rollout_seed, config.rewards_normalization) == ("m", 7, False)
+
+
+def test_a_layer_hides_what_says_the_same_below(yaml_file: Path) -> None:
+    write(
+        yaml_file,
+        "num_rollout: 100\nrollout_batch_size: 4\nn_samples_per_prompt: 2\nglobal_batch_size: 8\neval_prompt_data: [a, a.jsonl]\n",
+    )
+    config = load({"num_epoch": "2", "num_steps_per_rollout": "4", "eval_prompt_data": ["b", "b.jsonl"]}, yaml_file).config
+    assert (config.num_rollout, config.num_epoch, config.global_batch_size) == (None, 2, 2)
+    assert [dataset.name for dataset in config.eval_datasets] == ["b"]
+
+
+def quickstart() -> dict[str, Any]:
+    return {
+        "hf_checkpoint": "q/model",
+        "prompt_data": "q.jsonl",
+        "num_rollout": 20,
+        "eval_prompt_data": ["held-out", "h.jsonl"],
+        "lr": 1e-3,
+    }
+
+
+def test_quickstart_is_below_everything_else(tmp_path: Path, yaml_file: Path) -> None:
+    resolved = load({"lr": "1e-4"}, quickstart=quickstart)
+    config = resolved.config
+    assert config.quickstart and (config.prompt_data, config.num_rollout, config.lr) == ("q.jsonl", 20, 1e-4)
+    assert [resolved.origins[name] for name in ("prompt_data", "lr")] == ["quickstart", "flag --lr"]
+    assert load({}, write(yaml_file, "lr: 2e-4"), quickstart=quickstart).config.lr == 2e-4
+    assert load({"num_epoch": "1"}, quickstart=quickstart).config.num_rollout is None
+
+
+@pytest.mark.parametrize("named", [{"hf_checkpoint": "m"}, {"prompt_data": "p.jsonl"}, {"eval_prompt_data": ["a", "a.jsonl"]}])
+def test_no_quickstart_where_a_model_or_data_is_named(named: dict[str, Any]) -> None:
+    assert not load(named, quickstart=quickstart).config.quickstart
+
+
+def test_origins_of_dataset_settings(yaml_file: Path) -> None:
+    write(yaml_file, "eval_top_p: 0.5\neval: {defaults: {top_k: 3}, datasets: {a: {path: a.jsonl}}}\n")
+    origins = load({"eval_temperature": "0"}, yaml_file).origins
+    expected = {
+        "path": f"file {yaml_file}",
+        "top_k": f"file {yaml_file}",
+        "top_p": f"file {yaml_file}",
+        "temperature": "flag --eval-temperature",
+    }
+    assert {key: origins[f"eval_datasets.a.{key}"] for key in expected} == expected
+    assert origins["eval_datasets.a.max_response_len"] == "default"
+
+
+def test_a_dump_reads_back_equal_and_can_be_changed(yaml_file: Path) -> None:
+    flags = {"rollout_batch_size": "4", "plugin": ["math"], "eval_prompt_data": ["a", "a.jsonl"], "rm_type": "math", "lr": "1e-6"}
+    config = load(flags, quickstart=None).config
+    write(yaml_file, dump_config(config))
+    again = load({}, yaml_file).config
+    assert {name: getattr(again, name) for name in RunConfig.model_fields if name != "eval_prompt_data"} == {
+        name: getattr(config, name) for name in RunConfig.model_fields if name != "eval_prompt_data"
+    }
+    assert not again.eval_datasets[0].sets("rm_type")
+    assert load({"rollout_batch_size": "2"}, yaml_file).config.global_batch_size == 16
+
+
+def test_warnings_are_carried() -> None:
+    assert load({"n_samples_per_prompt": "1"}).warnings[0].startswith("n_samples_per_prompt is 1")
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,143 @@
+"""RunConfig alone: types, what follows from what, contradictions, warnings."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from vime.config.fields import field_docs
+from vime.config.kinds import kinds_of
+from vime.config.rules import warnings_about
+from vime.config.run_config import SECTIONS, RunConfig
+from vime.errors import ConfigError
+
+NUM_GPUS = 0
+
+
+def test_every_flag_is_documented_and_has_a_kind() -> None:
+    for section in SECTIONS:
+        assert set(field_docs(section)) == set(section.model_fields)
+        for name in section.model_fields:
+            assert kinds_of(RunConfig)[name].expected()
+
+
+def test_is_frozen_and_refuses_unknown_names() -> None:
+    config = RunConfig()
+    with pytest.raises(ValidationError):
+        config.lr = 1.0
+    with pytest.raises(ValidationError, match="lrr"):
+        RunConfig(**{"lrr": 1.0})
+
+
+@pytest.mark.parametrize("wrong", [{"rollout_batch_size": "4"}, {"rollout_batch_size": True}, {"lr": "1e-6"}, {"lr": float("nan")}])
+def test_does_not_coerce(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        RunConfig(**wrong)
+
+
+def test_paths_are_stored_as_text() -> None:
+    assert RunConfig(run_dir=Path("runs/a")).run_dir == "runs/a"
+
+
+def test_survives_pickling_and_a_dump() -> None:
+    config = RunConfig(rollout_batch_size=4, eval_prompt_data=["a", "a.jsonl"])
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert RunConfig(**config.model_dump()) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "derived"),
+    [
+        ({}, {"num_epoch": 1, "use_dynamic_batch_size": True, "micro_batch_size": None}),
+        ({"num_rollout": 3}, {"num_epoch": None}),
+        ({"rollout_batch_size": 4, "n_samples_per_prompt": 2}, {"global_batch_size": 8, "num_steps_per_rollout": 1}),
+        ({"rollout_batch_size": 4, "n_samples_per_prompt": 2, "num_steps_per_rollout": 4}, {"global_batch_size": 2}),
+        ({"rollout_batch_size": 4, "n_samples_per_prompt": 2, "global_batch_size": 4}, {"num_steps_per_rollout": 2}),
+        ({"rollout_batch_size": 4}, {"over_sampling_batch_size": 4}),
+        ({"rollout_batch_size": 4, "over_sampling_batch_size": 1}, {"over_sampling_batch_size": 1}),
+        ({"eps_clip": 0.1}, {"eps_clip_high": 0.1}),
+        ({"reward_key": "acc"}, {"eval_reward_key": "acc"}),
+        ({"micro_batch_size": 2}, {"use_dynamic_batch_size": False}),
+        ({"use_dynamic_batch_size": False}, {"micro_batch_size": 1}),
+        ({"loss_type": "sft_loss"}, {"n_samples_per_prompt": 1, "global_batch_size": 32}),
+        ({"loss_type": "sft_loss", "n_samples_per_prompt": 2}, {"n_samples_per_prompt": 2}),
+        ({"calculate_per_token_loss": True}, {"loss_aggregation": "token"}),
+        ({"loss_aggregation": "token"}, {"calculate_per_token_loss": True}),
+        ({"load_debug_rollout_data": "a.parquet"}, {"debug_train_only": True}),
+    ],
+)
+def test_what_follows(given: dict[str, object], derived: dict[str, object]) -> None:
+    config = RunConfig(**given)
+    assert {name: getattr(config, name) for name in derived} == derived
+    assert config.model_fields_set == set(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # case G4
+        (
+            {"rollout_batch_size": 2, "n_samples_per_prompt": 2, "micro_batch_size": 8},
+            "--micro-batch-size is 8, more than the 4 samples of an optimizer step (--global-batch-size)",
+        ),
+        ({"rollout_batch_size": 2, "n_samples_per_prompt": 2, "global_batch_size": 8}, "--global-batch-size is 8, but a rollout has 4"),
+        ({"rollout_batch_size": 2, "n_samples_per_prompt": 2, "global_batch_size": 3}, "--global-batch-size is 3, but a rollout has 4"),
+        ({"rollout_batch_size": 2, "n_samples_per_prompt": 2, "num_steps_per_rollout": 3}, "--num-steps-per-rollout is 3, which does not"),
+        (
+            {"rollout_batch_size": 2, "n_samples_per_prompt": 4, "num_steps_per_rollout": 2, "global_batch_size": 2},
+            "--global-batch-size 2 x --num-steps-per-rollout 2 = 4, but a rollout has 8 samples",
+        ),
+        ({"micro_batch_size": 2, "use_dynamic_batch_size": True}, "--micro-batch-size 2 fixes the samples"),
+        ({"eval_interval": 5}, "--eval-interval is 5, but there is nothing to evaluate on"),
+        ({"use_tis": True, "use_rollout_logprobs": True}, "--use-rollout-logprobs and --use-tis both correct"),
+        ({"kl_coef": 0.1, "use_kl_loss": True, "kl_loss_coef": 0.1}, "--kl-coef 0.1 puts the KL term into the reward"),
+        ({"tis_clip_low": 3.0}, "--tis-clip-low is 3, above --tis-clip 2"),
+        ({"min_lr": 1.0}, "--min-lr is 1, above --lr 1e-06"),
+        ({"custom_loss_function_path": "a.b"}, "--custom-loss-function-path is set, but --loss-type is policy_loss"),
+        ({"debug_train_only": True}, "--debug-train-only has no engine, and no rollouts to train on"),
+        ({"debug_rollout_only": True, "load_debug_rollout_data": "a"}, "--debug-rollout-only leaves out the trainer"),
+        ({"pipeline": "async"}, "--pipeline async needs engines beside the trainer"),
+        ({"engines": 2}, "--engines 2 needs several processes"),
+        ({"calculate_per_token_loss": True, "loss_aggregation": "constant"}, "--calculate-per-token-loss and --loss-aggregation constant"),
+    ],
+)
+def test_contradictions(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        RunConfig(**given)
+    assert refused.value.message.startswith(message)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ({"n_samples_per_prompt": 1}, "n_samples_per_prompt is 1: grpo compares"),  # case C4
+        ({"rollout_top_p": 0.9}, "rollout_top_p or rollout_top_k truncate"),
+        ({"kl_loss_coef": 0.1}, "kl_loss_coef is 0.1 but has no effect"),
+        ({"mask_offpolicy_in_partial_rollout": True}, "mask_offpolicy_in_partial_rollout has no effect"),
+        ({"eps_clip_high": 0.1}, "eps_clip_high 0.1 is below eps_clip 0.2"),
+        ({"num_rollout": 1, "num_epoch": 1}, "num_epoch has no effect"),
+    ],
+)
+def test_doubts(given: dict[str, object], warning: str) -> None:
+    (line,) = warnings_about(RunConfig(**given))
+    assert line.startswith(warning)
+
+
+@pytest.mark.parametrize("given", [{}, {"n_samples_per_prompt": 1, "advantage_estimator": "ppo"}, {"loss_type": "sft_loss"}])
+def test_no_doubts(given: dict[str, object]) -> None:
+    assert warnings_about(RunConfig(**given)) == []
+
+
+def test_run_name() -> None:
+    assert RunConfig().run_name == "quickstart"
+    assert RunConfig(hf_checkpoint="models/tiny/").run_name == "tiny"
+    assert RunConfig(hf_checkpoint="models/tiny", name="mine").run_name == "mine"
+    assert RunConfig(hf_checkpoint="models/tiny", quickstart=True).run_name == "quickstart"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -152,11 +152,11 @@ def test_exceptions_keep_type_and_message(pool: IsolatedPool) -> None:
 
 
 def test_exceptions_that_cannot_travel_are_described(pool: IsolatedPool) -> None:
-    with pytest.raises(IsolatedError, match="raise_peculiar raised .*Peculiar: nine lives"):
+    with pytest.raises(IsolatedError, match=r"raise_peculiar raised .*Peculiar: nine lives"):
         pool.call(raise_peculiar)
     with pytest.raises(Unreadable):
         pool.call(raise_unreadable)
-    with pytest.raises(IsolatedError, match="sys.exit raised SystemExit: 3"):
+    with pytest.raises(IsolatedError, match=r"sys\.exit raised SystemExit: 3"):
         pool.call(sys.exit, 3)
     with pytest.raises(TypeError, match="cannot pickle"):
         pool.call(return_lock)
@@ -301,14 +301,16 @@ def test_scripts_without_a_main_guard(how: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(source)
     command = {"file": [str(script)], "stdin": ["-"], "-c": ["-c", source]}[how]
-    done = subprocess.run([sys.executable, *command], input=source if how == "stdin" else "", capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *command], check=False, input=source if how == "stdin" else "", capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 
 
 def test_a_function_of_the_main_script_is_refused_with_the_reason(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "def mine():\n    pass\npool.call(mine)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "TypeError: __main__.mine is defined in the main script" in done.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pickle
@@ -83,8 +82,10 @@ class IsolatedPool:
                 raise
         return _unpack(outcome, function)
 
-    async def acall(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> T:
+    async def acall(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> T:  # noqa: ASYNC109 (a limit that kills)
         """`call` for event loops: never blocks the loop. Cancelling it kills the worker that runs the call."""
+        import asyncio
+
         request, limit = _pack(function, args), self._limit(timeout)
         outcome: worker.Outcome | None = None
         while outcome is None:
@@ -176,7 +177,7 @@ class _Running:
             workers,
             initializer=worker.start_worker,
             initargs=(memory_mib, preload),
-            context=WorkerContext(self.server),  # pyright: ignore[reportArgumentType]
+            context=WorkerContext(self.server),
         )
         self.calls: set[Future[worker.Outcome]] = set()
         self.completed = 0
@@ -186,7 +187,7 @@ class _Running:
         try:
             self.pool.active  # noqa: B018 (asking starts the workers)
         except BrokenProcessPool as error:
-            raise IsolatedError(f"no worker process could be started; one of the preloaded modules {list(preload)} may fail to import") from error
+            raise IsolatedError(f"no worker process could be started; does a preloaded module fail to import? {list(preload)}") from error
 
     @property
     def usable(self) -> bool:

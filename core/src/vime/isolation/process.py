@@ -8,6 +8,7 @@ script.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import multiprocessing.popen_forkserver
@@ -15,8 +16,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import context, forkserver, process, util
+from multiprocessing import context, forkserver, process, util  # pyright: ignore[reportAttributeAccessIssue]
 from multiprocessing.context import reduction, set_spawning_popen  # pyright: ignore[reportAttributeAccessIssue]
+from pathlib import Path
 from typing import Any
 
 
@@ -42,10 +44,8 @@ class Server:
 
     def stop(self) -> None:
         """End the server. Its workers must have ended before."""
-        try:
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for it
             self._server._stop()
-        except ChildProcessError:  # somebody else has waited for it
-            pass
 
 
 class WorkerContext(context.BaseContext):
@@ -62,7 +62,7 @@ class WorkerContext(context.BaseContext):
     def get_context(self, method: str | None = None) -> Any:
         return self
 
-    def Process(self, **options: Any) -> WorkerProcess:  # noqa: N802 (the name that multiprocessing uses)
+    def Process(self, **options: Any) -> WorkerProcess:
         return WorkerProcess(self.server, **options)
 
 
@@ -94,7 +94,7 @@ class WorkerProcess(process.BaseProcess):
             if daemonic is not None:
                 config["daemon"] = daemonic
 
-    def _Popen(self, process_obj: WorkerProcess) -> _Popen:  # noqa: N802
+    def _Popen(self, process_obj: WorkerProcess) -> _Popen:
         assert self._server is not None
         return _Popen(process_obj, self._server)
 
@@ -121,9 +121,9 @@ class _Popen(multiprocessing.popen_forkserver.Popen):
         # The worker watches the other end of this pipe: it closes when this process ends.
         alive = os.dup(writer)
         self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))  # pyright: ignore[reportAttributeAccessIssue]
-        with open(writer, "wb") as stream:
+        with os.fdopen(writer, "wb") as stream:
             stream.write(instructions.getbuffer())
-        self.pid = forkserver.read_signed(self.sentinel)  # pyright: ignore[reportAttributeAccessIssue]
+        self.pid = forkserver.read_signed(self.sentinel)
 
 
 def _preparation(name: str) -> dict[str, Any]:
@@ -135,5 +135,5 @@ def _preparation(name: str) -> dict[str, Any]:
         "sys_path": [original if entry == "" else entry for entry in sys.path],
         "sys_argv": sys.argv,
         "orig_dir": original,
-        "dir": os.getcwd(),
+        "dir": str(Path.cwd()),
     }

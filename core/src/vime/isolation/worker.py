@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -65,7 +66,7 @@ def run_call(call: Call) -> Outcome:
         _provide_module(call.module, call.file)
         function, args = pickle.loads(call.pickled)
         return Outcome(value=pickle.dumps(function(*args)))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (all of them travel)
         return _describe(error)
 
 
@@ -79,7 +80,7 @@ def _describe(error: BaseException) -> Outcome:
     try:
         message = str(error)
         trace = "".join(traceback.format_exception(error))
-    except BaseException as failure:  # an exception whose own __str__ fails, or memory that is used up
+    except BaseException as failure:  # noqa: BLE001 (an exception whose own __str__ fails, or memory that is used up)
         message, trace = f"(its text cannot be read: {type(failure).__name__})", ""
     pickled = None
     if isinstance(error, Exception):  # SystemExit or KeyboardInterrupt must not travel into the main process
@@ -118,7 +119,7 @@ def _end_with_parent() -> None:
     asked as well to kill this process when the fork server ends, which ends with the owner. The fork server waits for
     every holder of its "alive" pipe, and a worker holds a copy: that copy is closed here.
     """
-    server = multiprocessing.forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
+    server: Any = multiprocessing.forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None

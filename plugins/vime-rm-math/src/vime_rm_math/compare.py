@@ -1,0 +1,290 @@
+"""Compare two answers: by text, by exact arithmetic, by structure, and with mathematics only at the leaves that are left.
+
+Everything here is three-valued: True, False, or None for "needs mathematics". The same functions run in the calling
+thread, where None ends the matter for the moment, and in the worker, where `symbolic` decides the leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from vime_rm_math import notation
+from vime_rm_math.numbers import exact_number
+from vime_rm_math.units import Unit, is_angle, split_unit
+
+Symbolic = Callable[[str, str], bool]
+"""Decides two expressions in LaTeX."""
+
+MOST_MEMBERS = 64
+_VARIABLE = re.compile(
+    r"(?:[A-Za-z]|\\[a-z]+)'{0,3}(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]{1,12}\}))?(?:\([A-Za-z0-9,+\- ]{1,12}\))?|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
+)
+_EQUALS = r"(?<![<>!:])=(?!=)"
+_WORD = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*")
+_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_CHOICE = re.compile(r"\(?([A-Z])\s*(?:\)|[.:](?=\s))\s*(.*)", re.DOTALL)
+_CLOCK = re.compile(r"[0-9]+(?:\s*:\s*[0-9]+)+")
+_AND_OR = r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\s(?:and|or)\s|\\(?:lor|vee|land|wedge)(?![A-Za-z])"
+_LIST = ",|;|" + _AND_OR
+_OPEN = re.compile(r"[A-DF-HJ-Za-df-hj-z]")
+"""A letter that can be a variable: any but e and i."""
+_COMMANDS = re.compile(rf"{_TEXT.pattern}|\\[A-Za-z]+")
+_NUMERAL_WITH_SUBSCRIPT = re.compile(r"[0-9}]\s*_")
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])\s*")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One quantity: cleaned text without unit, its exact value where it is a plain number, its unit where it has one."""
+
+    text: str
+    value: Fraction | None
+    unit: Unit | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`a = b = c`: every member claims to be the answer."""
+
+    members: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Members between `opening` and `closing`; "set" brackets ("{", "}") are unordered, all others ordered."""
+
+    opening: str
+    closing: str
+    members: tuple[Term, ...]
+
+
+Term = Leaf | Chain | Collection
+
+
+def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bool | None:
+    """Whether a raw answer says the same as a raw label; None where `symbolic` would be needed and is not given."""
+    cleaned_answer, cleaned_label = notation.clean(answer), notation.clean(label)
+    if not cleaned_answer or not cleaned_label:
+        return False
+    quick = _same_text(cleaned_answer, cleaned_label)
+    if quick is not None:
+        return quick
+    answer_variable, answer_body = _take_variable(cleaned_answer)
+    label_variable, label_body = _take_variable(cleaned_label)
+    if label_variable and answer_variable and label_variable != answer_variable:
+        return False if _is_number(_term(answer_body)) or _is_number(_term(label_body)) else _same(_leaf(cleaned_answer), _leaf(cleaned_label), symbolic)
+    if label_variable and not answer_variable and _is_equation(cleaned_answer):
+        label_body = cleaned_label  # the answer may be the same equation in another form
+    if answer_variable and not label_variable and _is_equation(cleaned_label):
+        answer_body = cleaned_answer
+    return _same(_term(answer_body), _term(label_body), symbolic)
+
+
+def _same_text(answer: str, label: str) -> bool | None:
+    """Decide what needs no mathematics: equal text, words, letters of choices, clock times and ratios."""
+    if notation.without_spaces(answer) == notation.without_spaces(label):
+        return True
+    answer_word, label_word = _as_word(answer), _as_word(label)
+    if answer_word and label_word and len(answer_word) > 1 and answer_word.casefold() == label_word.casefold():
+        return True
+    if re.fullmatch("[A-Z]", label_word or "") and (choice := _choice(answer)):
+        return choice[0] == label_word
+    if (choice := _choice(answer)) and choice[1] and not _choice(label):
+        return _same_text(choice[1], label)
+    if _CLOCK.fullmatch(answer) or _CLOCK.fullmatch(label):
+        if not (_CLOCK.fullmatch(answer) and _CLOCK.fullmatch(label)):
+            return False
+        return [int(part[:50]) for part in answer.split(":")] == [int(part[:50]) for part in label.split(":")]
+    spoken = (_is_prose(answer_word), _is_prose(label_word))
+    if all(spoken) or (any(spoken) and (exact_number(answer) is not None or exact_number(label) is not None)):
+        return False
+    return None
+
+
+def _as_word(text: str) -> str | None:
+    text = " ".join(_TEXT.sub(lambda match: f" {match.group(1)} ", text).split()).strip(" .,;:!")
+    text = text[1:-1] if re.fullmatch(r"\([A-Za-z]\)", text) else text
+    return text if len(text) <= 200 and _WORD.fullmatch(text) else None
+
+
+def _is_prose(word: str | None) -> bool:
+    return word is not None and any(len(part) >= 4 for part in re.split(r"[ '-]", word))
+
+
+def _choice(text: str) -> tuple[str, str] | None:
+    text = _TEXT.sub(lambda match: match.group(1), text).strip()
+    if re.fullmatch("[A-Z]", text):
+        return text, ""
+    match = _CHOICE.fullmatch(text)
+    return (match.group(1), match.group(2).strip()) if match else None
+
+
+def _take_variable(text: str) -> tuple[str | None, str]:
+    r"""Split `x = 5` and `x \in S` into the name and what it is; anything else gives (None, text)."""
+    parts = notation.split_top(text, rf"{_EQUALS}|\\in(?![A-Za-z])")
+    if len(parts) < 2 or len(notation.split_top(text, _LIST)) > 1:
+        return None, text
+    name = parts[0].strip()
+    if not _VARIABLE.fullmatch(name) or name in (r"\pi", "e", "i"):
+        return None, text
+    return notation.without_spaces(name), text[len(parts[0]) :].lstrip().removeprefix("=").removeprefix(r"\in").strip()
+
+
+def _is_equation(text: str) -> bool:
+    return len(notation.split_top(text, _EQUALS)) > 1 and len(notation.split_top(text, _LIST)) == 1
+
+
+def _term(text: str) -> Term:
+    """Read cleaned text as a chain of equalities, a collection, or one quantity."""
+    text = notation.unwrap(text)
+    if _is_equation(text):
+        members = notation.split_top(text, _EQUALS)
+        closed = len(members) <= MOST_MEMBERS and not any(_OPEN.search(_COMMANDS.sub(" ", member)) for member in members)
+        return Chain(tuple(_term(member) for member in members)) if closed else Leaf(text, None, None)
+    leaf = _leaf(text)
+    return leaf if leaf.value is not None else _collection(text) or leaf
+
+
+def _collection(text: str) -> Collection | None:
+    inside = _brackets(text)
+    if inside is not None:
+        opening, content, closing = inside
+        members = notation.split_top(content, ",|;")
+        if (len(members) > 1 or opening == "{") and content.strip() and len(members) <= MOST_MEMBERS and r"\mid" not in content:
+            return Collection(opening, closing, tuple(_member(member) for member in members))
+        return None
+    members = [part for part in notation.split_top(text, _LIST) if part.strip()]
+    if 1 < len(members) <= MOST_MEMBERS:
+        return Collection("{", "}", tuple(_member(member) for member in members))
+    signs = _PLUS_MINUS.findall(text)
+    if len(signs) == 1:
+        plus, minus = _PLUS_MINUS.sub("+", text), _PLUS_MINUS.sub("-", text)
+        return Collection("{", "}", (_term(plus.removeprefix("+")), _term(minus)))
+    return None
+
+
+def _brackets(text: str) -> tuple[str, str, str] | None:
+    """Opening bracket, content and closing bracket, where one pair of brackets encloses the whole text."""
+    for opening in (r"\{", "{", "(", "["):
+        if text.startswith(opening):
+            for closing in (r"\}", "}", ")", "]"):
+                if text.endswith(closing) and len(text) >= len(opening) + len(closing):
+                    content = text[len(opening) : -len(closing)]
+                    if _balanced(content):
+                        return opening[-1], content, closing[-1]
+    return None
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for match in re.finditer(r"\\[{}]|[][(){}]", text):
+        depth += 1 if match.group()[-1] in "([{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _member(text: str) -> Term:
+    _, body = _take_variable(text.strip())
+    return _term(body)
+
+
+def _leaf(text: str) -> Leaf:
+    value = exact_number(text)
+    if value is not None:
+        return Leaf(text, value, None)
+    head, unit = split_unit(text)
+    return Leaf(head, exact_number(head), unit) if unit else Leaf(text, None, None)
+
+
+def _is_number(term: Term) -> bool:
+    return isinstance(term, Leaf) and term.value is not None
+
+
+def _same(answer: Term, label: Term, symbolic: Symbolic | None) -> bool | None:
+    if isinstance(label, Chain):
+        return _same(answer, label.members[-1], symbolic)
+    if isinstance(answer, Chain):
+        return _all(_same(member, label, symbolic) for member in answer.members)
+    if isinstance(answer, Collection) and isinstance(label, Collection):
+        return _same_collection(answer, label, symbolic)
+    if isinstance(answer, Leaf) and isinstance(label, Leaf):
+        return _same_leaf(answer, label, symbolic)
+    single, other = (answer, label) if isinstance(answer, Collection) else (label, answer)
+    assert isinstance(single, Collection) and isinstance(other, Leaf)
+    if other.value is not None:
+        return False if len(single.members) > 1 else _same(single.members[0], other, symbolic)
+    return _ask(symbolic, _text(answer), _text(label))
+
+
+def _same_collection(answer: Collection, label: Collection, symbolic: Symbolic | None) -> bool | None:
+    if (answer.opening, answer.closing) != (label.opening, label.closing):
+        return False
+    if answer.opening != "{":
+        if len(answer.members) != len(label.members):
+            return False
+        return _all(_same(one, other, symbolic) for one, other in zip(answer.members, label.members, strict=True))
+    there = _all(_any(_same(one, other, symbolic) for other in label.members) for one in answer.members)
+    if there is False:
+        return False
+    back = _all(_any(_same(one, other, symbolic) for one in answer.members) for other in label.members)
+    return _all((there, back))
+
+
+def _same_leaf(answer: Leaf, label: Leaf, symbolic: Symbolic | None) -> bool | None:
+    if answer.unit and label.unit:
+        if answer.unit.dimensions != label.unit.dimensions:
+            return False
+        ratio = answer.unit.factor / label.unit.factor
+    else:
+        ratio = Fraction(1)
+    if answer.value is not None and label.value is not None:
+        return answer.value * ratio == label.value
+    one, other = answer.text, label.text
+    if is_angle(answer.unit) and not is_angle(label.unit) and r"\pi" in other:
+        one = rf"({one})\cdot\frac{{\pi}}{{180}}"
+    elif is_angle(label.unit) and not is_angle(answer.unit) and r"\pi" in one:
+        other = rf"({other})\cdot\frac{{\pi}}{{180}}"
+    elif ratio != 1:
+        one = rf"({one})\cdot\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
+    elif notation.without_spaces(one) == notation.without_spaces(other):
+        return True
+    if _is_equation(one) != _is_equation(other):
+        return False
+    if _NUMERAL_WITH_SUBSCRIPT.search(one) or _NUMERAL_WITH_SUBSCRIPT.search(other):
+        return False  # not a numeral of that base, so not a number
+    return _ask(symbolic, one, other)
+
+
+def _ask(symbolic: Symbolic | None, answer: str, label: str) -> bool | None:
+    return None if symbolic is None else symbolic(answer, label)
+
+
+def _text(term: Term) -> str:
+    if isinstance(term, Leaf):
+        return term.text
+    if isinstance(term, Chain):
+        return _text(term.members[-1])
+    opening, closing = (rf"\{term.opening}", rf"\{term.closing}") if term.opening == "{" else (term.opening, term.closing)
+    return opening + ",".join(_text(member) for member in term.members) + closing
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    unknown = False
+    for verdict in verdicts:
+        if verdict is False:
+            return False
+        unknown |= verdict is None
+    return None if unknown else True
+
+
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
+    unknown = False
+    for verdict in verdicts:
+        if verdict:
+            return True
+        unknown |= verdict is None
+    return None if unknown else False

@@ -1,0 +1,104 @@
+r"""Find the answer in a response: the last `\boxed{}`, else the last `#### n`, else what the response ends with."""
+
+from __future__ import annotations
+
+import re
+
+from vime_rm_math import notation
+from vime_rm_math.numbers import exact_number
+from vime_rm_math.units import SPOKEN_UNITS
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*([^\n]*)")
+_SEGMENT = re.compile(
+    r"\$\$(?P<a>.+?)\$\$|\$(?=\S)(?P<b>(?:[^$\\]|\\.)+?)(?<=\S)\$(?![0-9])|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL
+)
+"""Mathematics between delimiters. A dollar sign before a digit or after a space is money, not the end of a formula."""
+_PLAIN = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+_NUMBER = re.compile(
+    rf"""
+    (?<![A-Za-z0-9_.^\\]) (?<![\^_]\{{) (?<![0-9],)
+    (?: (?<![0-9A-Za-z)}}\]]) [-+−–] \s? )?
+    (?: \\?[$€£¥] \s? )? (?: (?<=[$€£¥]) [-+−] )?
+    (?:
+        [0-9]{{1,2}} : [0-9]{{2}} (?: : [0-9]{{2}} )? (?![0-9])
+      | (?: (?:[0-9]+\s*)? \\[dtc]?frac \s* (?: \{{ [^{{}}]{{1,40}} \}} | [0-9] ) \s* (?: \{{ [^{{}}]{{1,40}} \}} | [0-9] ) )
+      | (?: [0-9]+ [ ] )? [0-9]+ \s? / \s? [0-9]+ (?![0-9]) (?! \.[0-9] )
+      | (?: {_PLAIN} ) (?: [eE][-+]?[0-9]+ (?![0-9A-Za-z]) | \s*(?:\\times|×|\*)\s*10\s*\^\s*(?:\{{\s*[-−]?[0-9]+\s*\}}|[-−]?[0-9]+) )?
+        (?: \s?\^\s?(?: \{{ [^{{}}]{{1,20}} \}} | [-−]?[0-9]+ ) )?
+    )
+    (?: \s?\\?% | \s?percent\b | \s (?:hundred|thousand|million|billion|trillion|dozen)\b )?
+    (?: \s? (?:{SPOKEN_UNITS}) (?: \^\{{?[23]\}}? | [²³] | /(?:{SPOKEN_UNITS}) )? (?![A-Za-z0-9]) )?
+    """,
+    re.VERBOSE,
+)
+_CONCLUSION = re.compile(r"(?i:answer|result|solution)[*_]{0,2}(?:\s+is|\s*:)?[*_]{0,2}\s*:?\s*([^\n]{1,200})\s*$")
+_TAIL = 4000
+
+
+def extract_answer(response: str, *, numeric: bool = True) -> str | None:
+    r"""The answer that a response gives, or None.
+
+    The last `\boxed{...}` decides alone: left open (a response that was cut off) or empty, there is no answer. Without
+    a box it is the number after the last `####`. Without that, for a `numeric` label, the final number, or the formula
+    between math delimiters that holds it; for another label, the last formula, what follows "answer is", or a response
+    of one line.
+    """
+    found, content = last_box(response)
+    if found:
+        return content
+    for match in reversed(list(_HASHES.finditer(response))):
+        if exact_number(notation.clean(match.group(1))) is not None:
+            return match.group(1)
+    return _final_number(response) if numeric else _final_expression(response)
+
+
+def last_box(text: str) -> tuple[bool, str | None]:
+    r"""Whether there is a `\boxed{`, and the content of the last one: None where it is empty or never closed."""
+    last = None
+    for last in _BOX.finditer(text):
+        pass
+    if last is None:
+        return False, None
+    start = last.end() - 1
+    end = notation.closing_brace(text, start)
+    content = text[start + 1 : end] if end >= 0 else ""
+    return True, content if content.strip() else None
+
+
+def _final_number(response: str) -> str | None:
+    tail = response[-_TAIL:]
+    match = _last(_NUMBER, tail)
+    if (match is None or match.start() == 0) and len(response) > _TAIL:
+        match = _last(_NUMBER, response)
+        return None if match is None else match.group()
+    if match is None:
+        return None
+    for segment in _SEGMENT.finditer(tail):
+        if segment.start() <= match.start() < segment.end() and segment.end() >= match.end():
+            following = re.match(r"\s?\\?%", tail[segment.end() :])
+            return _inside(segment) + (following.group() if following else "")
+    return match.group()
+
+
+def _final_expression(response: str) -> str | None:
+    tail = response[-_TAIL:].rstrip()
+    segment = _last(_SEGMENT, tail)
+    conclusion = _last(_CONCLUSION, tail)
+    if segment is not None and (conclusion is None or segment.start() >= conclusion.start()):
+        return _inside(segment)
+    if conclusion is not None:
+        return conclusion.group(1)
+    lines = [line for line in response.strip().splitlines() if line.strip()] if len(response) < _TAIL else []
+    return lines[0] if len(lines) == 1 else None
+
+
+def _inside(segment: re.Match[str]) -> str:
+    return next(group for group in segment.groups() if group is not None)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for last in pattern.finditer(text):
+        pass
+    return last

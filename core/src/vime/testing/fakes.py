@@ -49,6 +49,7 @@ class FakeTokenizer:
     pad_token, eos_token, unk_token = "<|pad|>", "<|im_end|>", "<|unk|>"
     bos_token_id, bos_token = None, None
     all_special_ids = (_PAD, _EOS, _TURN, _UNK)
+    all_special_tokens = tuple(_SPECIAL)
     padding_side = "right"
     chat_template = (
         "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

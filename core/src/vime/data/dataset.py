@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime.data.files import open_rows
-from vime.data.rows import BadRow, RowReader
+from vime.data.rows import BadRow, RowReader, json_type
 from vime.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class RowFormat:
         if metadata is None:
             metadata = {}
         elif not isinstance(metadata, dict):
-            raise BadRow(f"{self.metadata_key!r} is a {type(metadata).__name__}, not an object")
+            raise BadRow(f"{self.metadata_key!r} is a JSON {json_type(metadata)}, not an object")
         tools = _as_json(row.get(self.tool_key)) if self.tool_key else None
         if tools is not None:
             if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
@@ -246,7 +246,7 @@ def _check_prompt(value: Any, key: str) -> str | list[dict[str, Any]]:
             raise BadRow(f"{key!r} is empty")
         return value
     if not isinstance(value, list) or not value:
-        kind = "an empty list" if value == [] else "null" if value is None else f"a {type(value).__name__}"
+        kind = "an empty list" if value == [] else f"a JSON {json_type(value)}"
         raise BadRow(f"{key!r} is {kind}, not text or a list of chat messages")
     for position, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -255,7 +255,7 @@ def _check_prompt(value: Any, key: str) -> str | list[dict[str, Any]]:
             raise BadRow(f"message {position} of {key!r} has no 'content'; its keys: {', '.join(map(repr, message))}")
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
-            raise BadRow(f"the content of message {position} of {key!r} is a {type(content).__name__}, not text")
+            raise BadRow(f"the content of message {position} of {key!r} is a JSON {json_type(content)}, not text")
     return [{name: part for name, part in message.items() if part is not None or name == "content"} for message in value]
 
 

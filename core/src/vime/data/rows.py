@@ -28,3 +28,12 @@ class RowReader(Protocol):
     def place(self, row: int) -> str:
         """Where that row is, for messages: "line 3" in a text file, "row 2" (from 0) in a table."""
         ...
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls this value."""
+    if value is None:
+        return "null"
+    return {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}.get(
+        type(value), type(value).__name__
+    )

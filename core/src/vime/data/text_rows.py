@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import os
+import weakref
 from array import array
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-from vime.data.rows import BadRow
+from vime.data.rows import BadRow, json_type
 from vime.errors import DataError
 
 _BOM = b"\xef\xbb\xbf"
@@ -26,13 +27,13 @@ class _IndexedText:
         self._path = path
         self._starts = array("Q")
         self._end = 0
-        self._file: BinaryIO | None = None
+        self._descriptor: int | None = None
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_file": None}
+        return {**vars(self), "_descriptor": None}
 
     def place(self, row: int) -> str:
         """Counted anew, since only messages need it."""
@@ -43,11 +44,12 @@ class _IndexedText:
         return f"line {line}"
 
     def _bytes(self, row: int) -> bytes:
-        if self._file is None:
-            self._file = self._path.open("rb")
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
         start = self._starts[row]
         end = self._starts[row + 1] if row + 1 < len(self._starts) else self._end
-        return os.pread(self._file.fileno(), end - start, start)
+        return os.pread(self._descriptor, end - start, start)
 
 
 class JsonlRows(_IndexedText):
@@ -71,7 +73,7 @@ class JsonlRows(_IndexedText):
         except ValueError as error:
             raise BadRow(_json_problem(raw, error)) from None
         if not isinstance(value, dict):
-            raise BadRow(f"it holds a JSON {_json_type(value)}, not an object")
+            raise BadRow(f"it holds a JSON {json_type(value)}, not an object")
         return value
 
 
@@ -151,7 +153,7 @@ class JsonRows:
             ) from None
         if not isinstance(value, list):
             raise DataError(
-                f"{self.source} holds a JSON {_json_type(value)}, not a list of objects",
+                f"{self.source} holds a JSON {json_type(value)}, not a list of objects",
                 hint="write [{...}, {...}], or one object a line as .jsonl",
             )
         self._rows = [json.dumps(row).encode() for row in value]
@@ -165,7 +167,7 @@ class JsonRows:
     def read(self, row: int) -> dict[str, Any]:
         value = from_json(self._rows[row])
         if not isinstance(value, dict):
-            raise BadRow(f"it is a JSON {_json_type(value)}, not an object")
+            raise BadRow(f"it is a JSON {json_type(value)}, not an object")
         return value
 
 
@@ -180,11 +182,3 @@ def _json_problem(raw: bytes, error: ValueError) -> str:
     except RecursionError:
         pass
     return f"it is not JSON ({error})"
-
-
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    return {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}.get(
-        type(value), type(value).__name__
-    )

@@ -106,8 +106,11 @@ class RolloutDataSource(DataSource):
 
     @property
     def num_epoch(self) -> int | None:
-        """Epochs after which the source ends; None where the number of rollouts ends the run."""
-        return None if getattr(self.args, "num_rollout", None) is not None else getattr(self.args, "num_epoch", None)
+        """Epochs after which the source ends, where the user set a number of them; None: it never ends."""
+        args = self.args
+        if getattr(args, "num_rollout", None) is not None or "num_epoch" not in getattr(args, "model_fields_set", {"num_epoch"}):
+            return None
+        return getattr(args, "num_epoch", None)
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
         if num_samples < 0:
@@ -168,8 +171,13 @@ class RolloutDataSource(DataSource):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was called. Raises CheckpointError for a foreign state or other data."""
+        if not isinstance(state, dict):
+            raise CheckpointError(f"a data state is an object, and this is a {type(state).__name__}")
         if state.get("version") != STATE_VERSION:
             raise CheckpointError(f"a data state of version {state.get('version')!r} cannot be read; this vime writes {STATE_VERSION}")
+        missing = [key for key in RolloutDataSource.state_dict(self) if key not in state]
+        if missing:
+            raise CheckpointError(f"the data state lacks {', '.join(map(repr, missing))}; it has {sorted(state)}")
         if state["dataset_size"] != len(self.dataset):
             raise CheckpointError(
                 f"the position belongs to data of {state['dataset_size']} rows, and {self.dataset.source} has {len(self.dataset)}",

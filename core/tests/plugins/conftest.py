@@ -56,6 +56,6 @@ def install(site: Path) -> Install:
     """`install("vime-x", plugins={"x": "zoo_x"}, modules={"zoo_x.py": source})` writes a distribution into the site directory."""
 
     def write(distribution: str, **what: object) -> None:
-        write_distribution(site, distribution, **what)  # pyright: ignore[reportArgumentType]
+        write_distribution(site, distribution, **what)
 
     return write

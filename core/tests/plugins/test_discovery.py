@@ -15,7 +15,9 @@ HOOK = "from vime.api import hookimpl\n\n@hookimpl\ndef custom_rm(sample):\n    
 
 
 def test_discovery_imports_nothing(install):
-    install("vime-boom", plugins={"boom": "zoo_boom.inner"}, modules={"zoo_boom/__init__.py": "raise SystemExit(3)", "zoo_boom/inner.py": ""})
+    install(
+        "vime-boom", plugins={"boom": "zoo_boom.inner"}, modules={"zoo_boom/__init__.py": "raise SystemExit(3)", "zoo_boom/inner.py": ""}
+    )
     catalog = discover()
     (entry,) = catalog.named("boom")
     assert catalog.status(entry) == ("ok", None)
@@ -49,14 +51,18 @@ def test_a_malformed_entry_point_is_a_row_and_not_an_error(install, line):
 
 def test_a_distribution_without_a_readable_metadata_file_is_a_row(install, site):
     install("vime-bad", plugins={"bad": "zoo_bad"}, modules={"zoo_bad.py": HOOK})
-    (site / "vime_bad-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vime-bad\nVersion: 1.0\nRequires-Dist: vime >>> 3\n")
+    (site / "vime_bad-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: vime-bad\nVersion: 1.0\nRequires-Dist: vime >>> 3\n"
+    )
     catalog = discover()
     status, detail = catalog.status(catalog.named("bad")[0])
     assert status == "broken" and "metadata cannot be read" in (detail or "")
 
 
 def test_other_groups_and_comments_are_not_plugins(install):
-    install("vime-mixed", entry_points="[console_scripts]\nmixed-tool = x:y\n\n[vime.plugins]\n# a comment\nmixed = zoo_mixed\n[other]\nz = y\n")
+    install(
+        "vime-mixed", entry_points="[console_scripts]\nmixed-tool = x:y\n\n[vime.plugins]\n# a comment\nmixed = zoo_mixed\n[other]\nz = y\n"
+    )
     assert [entry.name for entry in discover().entries if entry.distribution == "vime-mixed"] == ["mixed"]
 
 

@@ -14,6 +14,8 @@ NUM_GPUS = 0
 
 HEAD = "import functools, contextlib\nimport pluggy\nfrom vime.api import Settings, hookimpl\n"
 
+WRAPPER = "def wrapper(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
+
 
 @dataclasses.dataclass(frozen=True)
 class Wrong:
@@ -32,7 +34,9 @@ ZOO = {
     "hook_of_nobody": Wrong(
         "@hookimpl\ndef zzz(samples): return True", "there is no hook 'zzz'", "the hooks are: make_data_source, generate_rollout"
     ),
-    "misspelt_specname": Wrong("@hookimpl(specname='custom_rn')\ndef mine(sample): ...", "there is no hook 'custom_rn'", "did you mean 'custom_rm'?"),
+    "misspelt_specname": Wrong(
+        "@hookimpl(specname='custom_rn')\ndef mine(sample): ...", "there is no hook 'custom_rn'", "did you mean 'custom_rm'?"
+    ),
     "optional_hook": Wrong(
         "@hookimpl(optionalhook=True)\ndef custom_rmm(sample): ...", "there is no hook 'custom_rmm'", "did you mean 'custom_rm'?"
     ),
@@ -51,7 +55,9 @@ ZOO = {
         "custom_rm has the parameter 'tolerance'",
         "custom_rm may take: args, sample, samples",
     ),
-    "self_in_a_module": Wrong("@hookimpl\ndef custom_rm(self, sample): return 1.0", "custom_rm has the parameter 'self'", "custom_rm may take"),
+    "self_in_a_module": Wrong(
+        "@hookimpl\ndef custom_rm(self, sample): return 1.0", "custom_rm has the parameter 'self'", "custom_rm may take"
+    ),
     "no_marker": Wrong(
         "def custom_rm(sample): return 1.0\n@hookimpl\ndef shape_reward(sample): return 0",
         "custom_rm has the name of a hook but no marker, so it would never be called",
@@ -73,21 +79,35 @@ ZOO = {
         "the parameter 'evaluation' of generate_rollout is keyword-only",
         "remove the `*` before it",
     ),
-    "star_args": Wrong("@hookimpl\ndef custom_rm(*samples): ...", "custom_rm takes *samples, which nothing fills", "name the parameters; custom_rm may take"),
-    "generator": Wrong("@hookimpl\ndef custom_rm(sample): yield 1.0", "custom_rm is a generator", "return the result instead of yielding it"),
+    "star_args": Wrong(
+        "@hookimpl\ndef custom_rm(*samples): ...",
+        "custom_rm takes *samples, which nothing fills",
+        "name the parameters; custom_rm may take",
+    ),
+    "generator": Wrong(
+        "@hookimpl\ndef custom_rm(sample): yield 1.0", "custom_rm is a generator", "return the result instead of yielding it"
+    ),
     "async_generator": Wrong("@hookimpl\nasync def custom_rm(sample): yield 1.0", "custom_rm is an async generator", "return the result"),
     "wrapped_generator": Wrong(
-        "def plain(f):\n    @functools.wraps(f)\n    def inner(*a): return f(*a)\n    return inner\n@hookimpl\n@plain\ndef custom_rm(sample): yield 1.0",
+        WRAPPER + "@hookimpl\n@wrapper\ndef custom_rm(sample): yield 1.0",
         "custom_rm is a generator",
         "return the result",
     ),
-    "tryfirst": Wrong("@hookimpl(tryfirst=True)\ndef custom_rm(sample): ...", "custom_rm is marked @hookimpl(tryfirst=True)", "use a plain @hookimpl"),
-    "trylast": Wrong("@hookimpl(trylast=True)\ndef custom_rm(sample): ...", "custom_rm is marked @hookimpl(trylast=True)", "the user's order of --plugin"),
+    "tryfirst": Wrong(
+        "@hookimpl(tryfirst=True)\ndef custom_rm(sample): ...", "custom_rm is marked @hookimpl(tryfirst=True)", "use a plain @hookimpl"
+    ),
+    "trylast": Wrong(
+        "@hookimpl(trylast=True)\ndef custom_rm(sample): ...", "custom_rm is marked @hookimpl(trylast=True)", "the user's order of --plugin"
+    ),
     "wrapper": Wrong(
-        "@hookimpl(wrapper=True)\ndef shape_reward(sample):\n    return (yield)", "shape_reward is marked @hookimpl(wrapper=True)", "there are no wrappers"
+        "@hookimpl(wrapper=True)\ndef shape_reward(sample):\n    return (yield)",
+        "shape_reward is marked @hookimpl(wrapper=True)",
+        "there are no wrappers",
     ),
     "hookwrapper": Wrong(
-        "@hookimpl(hookwrapper=True)\ndef shape_reward(sample):\n    yield", "shape_reward is marked @hookimpl(hookwrapper=True)", "no wrappers"
+        "@hookimpl(hookwrapper=True)\ndef shape_reward(sample):\n    yield",
+        "shape_reward is marked @hookimpl(hookwrapper=True)",
+        "no wrappers",
     ),
     "marker_on_a_partial": Wrong(
         "def score(sample): ...\ncustom_rm = functools.partial(score)\nhookimpl(custom_rm)",
@@ -95,7 +115,9 @@ ZOO = {
         "put @hookimpl on a plain function or method",
     ),
     "marker_on_a_class": Wrong(
-        "@hookimpl\nclass custom_rm:\n    def __call__(self, sample): ...", "custom_rm has the marker @hookimpl, but it is a type", "plain function"
+        "@hookimpl\nclass custom_rm:\n    def __call__(self, sample): ...",
+        "custom_rm has the marker @hookimpl, but it is a type",
+        "plain function",
     ),
     "twice": Wrong(
         "@hookimpl\ndef custom_rm(sample): ...\n@hookimpl(specname='custom_rm')\ndef other(sample): ...",
@@ -105,22 +127,43 @@ ZOO = {
     "no_hooks": Wrong("def helper(): ...", "module zoo_wrong implements no hook", "mark its functions with @hookimpl"),
     "no_hooks_but_nearly": Wrong("def custom_rmm(sample): ...", "implements no hook", "custom_rmm looks like the hook custom_rm"),
     "empty_class": Wrong("class P: ...", "class P implements no hook", "mark its functions", attr="P"),
-    "no_self": Wrong("class P:\n    @hookimpl\n    def custom_rm(sample): ...", "the method custom_rm has no `self`", "def custom_rm(self, ...)", attr="P"),
-    "nothing_at_all_in_the_method": Wrong("class P:\n    @hookimpl\n    def custom_rm(): ...", "the method custom_rm has no `self`", "def custom_rm(self", attr="P"),
+    "no_self": Wrong(
+        "class P:\n    @hookimpl\n    def custom_rm(sample): ...",
+        "the method custom_rm has no `self`",
+        "def custom_rm(self, ...)",
+        attr="P",
+    ),
+    "nothing_at_all_in_the_method": Wrong(
+        "class P:\n    @hookimpl\n    def custom_rm(): ...", "the method custom_rm has no `self`", "def custom_rm(self", attr="P"
+    ),
     "half_a_state": Wrong(
         "class P:\n    @hookimpl\n    def custom_rm(self, sample): ...\n    def state_dict(self): ...",
         "it has state_dict but no load_state_dict",
         "add load_state_dict",
         attr="P",
     ),
-    "import_error": Wrong("import zoo_not_there", "importing zoo_wrong raised ModuleNotFoundError: No module named 'zoo_not_there'", "that brings 'zoo_not_there'"),
+    "import_error": Wrong(
+        "import zoo_not_there",
+        "importing zoo_wrong raised ModuleNotFoundError: No module named 'zoo_not_there'",
+        "that brings 'zoo_not_there'",
+    ),
     "syntax_error": Wrong("def custom_rm(:", "importing zoo_wrong raised SyntaxError: ", "--traceback shows where"),
     "system_exit": Wrong("raise SystemExit('bye')", "importing zoo_wrong raised SystemExit: bye", "--traceback shows where"),
     "raises_on_import": Wrong("1 / 0", "importing zoo_wrong raised ZeroDivisionError: division by zero", "--traceback shows where"),
-    "attribute_that_is_not_there": Wrong("class Rewards: ...", "names 'zoo_wrong:Reward', and zoo_wrong has no 'Reward'", "did you mean 'Rewards'?", attr="Reward"),
-    "target_is_a_function": Wrong("@hookimpl\ndef custom_rm(sample): ...", "names 'zoo_wrong:custom_rm', a function", "a module with @hookimpl functions", attr="custom_rm"),
+    "attribute_that_is_not_there": Wrong(
+        "class Rewards: ...", "names 'zoo_wrong:Reward', and zoo_wrong has no 'Reward'", "did you mean 'Rewards'?", attr="Reward"
+    ),
+    "target_is_a_function": Wrong(
+        "@hookimpl\ndef custom_rm(sample): ...",
+        "names 'zoo_wrong:custom_rm', a function",
+        "a module with @hookimpl functions",
+        attr="custom_rm",
+    ),
     "target_is_an_instance": Wrong(
-        "class P:\n    @hookimpl\n    def custom_rm(self, sample): ...\np = P()", "names 'zoo_wrong:p', a P", "a class with @hookimpl methods", attr="p"
+        "class P:\n    @hookimpl\n    def custom_rm(self, sample): ...\np = P()",
+        "names 'zoo_wrong:p', a P",
+        "a class with @hookimpl methods",
+        attr="p",
     ),
     "class_that_raises": Wrong(
         "class P:\n    def __init__(self): raise ValueError('no GPU\\nhere')\n    @hookimpl\n    def custom_rm(self, sample): ...",
@@ -180,7 +223,7 @@ FINE = {
     "positional-only": ("@hookimpl\ndef custom_rm(sample, /): return 1.0", "", ("sample",)),
     "specname": ("@hookimpl(specname='custom_rm')\ndef score(sample): return 1.0", "", ("sample",)),
     "wrapped": (
-        "def twice(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n@hookimpl\n@twice\ndef custom_rm(sample): return 1.0",
+        WRAPPER + "@hookimpl\n@wrapper\ndef custom_rm(sample): return 1.0",
         "",
         ("sample",),
     ),
@@ -190,7 +233,7 @@ FINE = {
     "inherited": ("class B:\n    @hookimpl\n    def custom_rm(self, sample): return 1.0\nclass P(B): ...", "P", ("sample",)),
     "nested class": ("class N:\n    class P:\n        @hookimpl\n        def custom_rm(self, sample): return 1.0", "N.P", ("sample",)),
     "property that raises": (
-        "class P:\n    @property\n    def buffer_filter(self): raise RuntimeError\n    @hookimpl\n    def custom_rm(self, sample): return 1.0",
+        "class P:\n    @property\n    def buffer_filter(self): 1 / 0\n    @hookimpl\n    def custom_rm(self, sample): return 1.0",
         "P",
         ("sample",),
     ),

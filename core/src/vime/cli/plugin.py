@@ -7,16 +7,16 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from packaging.utils import canonicalize_name
 
 from vime.plugins.discovery import Catalog, PluginEntry, Status, discover
-from vime.plugins.hookspecs import HOOKS
-from vime.plugins.loading import load_target, settings_class
 from vime.plugins.probe import Probe, probe_all
-from vime.plugins.validation import CheckedHook, check_hooks
+
+if TYPE_CHECKING:
+    from vime.plugins.validation import CheckedHook
 
 plugin_app = typer.Typer(name="plugin", help="List, show and check plugins.", no_args_is_help=True)
 
@@ -130,6 +130,9 @@ def _print_table(rows: list[Row]) -> None:
 
 def describe_plugin(entry: PluginEntry) -> dict[str, Any]:
     """Import one plugin and describe it. Raises PluginError when it is broken; the class itself is not built."""
+    from vime.plugins.loading import load_target, settings_class
+    from vime.plugins.validation import check_hooks
+
     target = load_target(entry.target, entry.label)
     hooks = check_hooks(target, entry.label)
     declared = settings_class(target, entry.label)
@@ -147,6 +150,8 @@ def describe_plugin(entry: PluginEntry) -> dict[str, Any]:
 
 
 def _hook(hook: CheckedHook, target: Any) -> dict[str, Any]:
+    from vime.plugins.hookspecs import HOOKS
+
     doc = inspect.getdoc(getattr(target, hook.attribute)) or ""
     return {"name": hook.hook, "params": list(hook.params), "kind": HOOKS[hook.hook].kind, "doc": doc.strip()}
 

@@ -209,10 +209,9 @@ class PluginManager:
                     error.add_note(f"in load_state_dict of {plugin.label}")
                     raise
             elif not ignore_missing:
-                what = "is not enabled" if plugin is None else f"({plugin.distribution} {plugin.version}) no longer has one"
-                raise PluginError(
-                    f"the checkpoint holds a state of plugin {name!r}, which {what}", hint=f"--plugin {name}, or --ignore-plugin-lock"
-                )
+                who, what = (f"plugin {name!r}", "is not enabled") if plugin is None else (plugin.label, "no longer has one")
+                hint = f"--plugin {name}, or --ignore-plugin-lock"
+                raise PluginError(f"the checkpoint holds a state of {who}, which {what}", hint=hint)
 
     def lock(self) -> dict[str, Any]:
         """What identifies the plugins of this run: names, distributions, versions, settings, path functions."""
@@ -245,7 +244,7 @@ def selected(plugins: Sequence[str], removed: Sequence[str], catalog: Catalog) -
     keys = [canonicalize_name(name) for name in names]
     for name in removed:
         if canonicalize_name(name) not in keys and not catalog.named(name):
-            near = nearest(name, names)
+            near = nearest(canonicalize_name(name), keys)
             raise PluginError(f"--no-plugin {name}: there is no plugin of this name", hint=f"did you mean {near!r}?" if near else None)
     without = {canonicalize_name(name) for name in removed}
     return [name for name, key in zip(names, keys, strict=True) if key not in without]

@@ -24,6 +24,7 @@ from vime.plugins.reference import HookReference
 from vime.plugins.validation import check_function, is_marked, refuse_generator
 
 FORMS = "write pkg.module.function, pkg.module:function or ./file.py:function"
+_FILE_PREFIX = "vime_file_"
 DATA_SOURCE_METHODS = ("get_samples", "add_samples", "save", "load", "__len__")
 
 
@@ -114,13 +115,18 @@ def _attribute(module: types.ModuleType, attr: str, label: str) -> Any:
             obj = getattr(obj, part)
         except AttributeError as error:
             offers = _public_callables(obj)
-            what = f"module {walked}" if inspect.ismodule(obj) else walked
+            what = walked if not inspect.ismodule(obj) else _file_name(obj) or f"module {walked}"
             listing = ", ".join(offers) or "no function"
             raise PluginError(f"{label}: {what} has no {part!r}; it offers {listing}", hint=_near_hint(part, offers)) from error
         except VimeError as error:
             raise PluginError(f"{label}: {error.message}", hint=error.hint) from error
         walked += f".{part}"
     return obj
+
+
+def _file_name(module: types.ModuleType) -> str | None:
+    """The file's name of a module that was loaded from a file."""
+    return Path(str(module.__file__)).name if module.__name__.startswith(_FILE_PREFIX) else None
 
 
 def _load_file(name: str, label: str) -> types.ModuleType:
@@ -131,7 +137,7 @@ def _load_file(name: str, label: str) -> types.ModuleType:
         where = f"{file.parent} has {', '.join(files) or 'no .py file'}" if file.parent.is_dir() else f"there is no directory {file.parent}"
         raise PluginError(f"{label}: there is no file {file}; {where}", hint=_near_hint(file.name, files))
     file = file.resolve()
-    module_name = f"vime_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    module_name = f"{_FILE_PREFIX}{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     _add_to_path(file.parent)

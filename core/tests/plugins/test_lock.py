@@ -1,0 +1,111 @@
+"""The plugin lock: what a run writes, and what differs when its checkpoint is loaded."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from vime.config.run_config import RunConfig
+from vime.errors import CheckpointError, PluginError
+from vime.plugins.discovery import vime_version
+from vime.plugins.lock import compare_locks, make_lock, read_lock, require_same, write_lock
+from vime.plugins.manager import PluginManager
+
+NUM_GPUS = 0
+
+
+def plugin(name="math", version="1.0", **settings):
+    return {"name": name, "distribution": f"vime-{name}", "version": version, "target": name, "settings": settings}
+
+
+def test_the_lock_of_a_run(install, tmp_path):
+    source = """
+        from vime.api import Settings, hookimpl
+        class P:
+            class Settings(Settings):
+                limit: float = 2.0
+            @hookimpl
+            def custom_rm(self, sample): return 1.0
+        def path_rm(args, sample): return 1.0
+    """
+    install("vime-p", version="1.2", plugins={"p": "zoo_p:P"}, modules={"zoo_p.py": source})
+    manager = PluginManager.load(RunConfig(plugin=["p"], plugin_settings={"p": {"limit": 3}}, custom_rm_path="zoo_p.path_rm"))
+    write_lock(tmp_path, manager.lock())
+    assert read_lock(tmp_path) == {
+        "format": 1,
+        "vime": vime_version(),
+        "plugins": [{"name": "p", "distribution": "vime-p", "version": "1.2", "target": "zoo_p:P", "settings": {"limit": 3.0}}],
+        "paths": {"custom_rm_path": ["zoo_p.path_rm"]},
+    }
+
+
+def test_the_same_plugins_give_no_warning():
+    lock = make_lock([plugin(limit=1)], {"custom_rm_path": ["a.b"]})
+    assert compare_locks(lock, copy.deepcopy(lock)) == []
+
+
+@pytest.mark.parametrize(
+    ("saved", "current", "warning"),
+    [
+        (
+            [plugin()],
+            [plugin(version="2.0")],
+            "the checkpoint was made with plugin 'math' (vime-math 1.0), and this run has plugin 'math' (vime-math 2.0)",
+        ),
+        ([plugin(limit=1)], [plugin(limit=2)], "plugin 'math' (vime-math 1.0): setting limit is 2, in the checkpoint 1"),
+        ([plugin()], [plugin(), plugin("sft")], "plugin 'sft' (vime-sft 1.0) is enabled, and the checkpoint was made without it"),
+        ([plugin(), plugin("sft")], [plugin("sft"), plugin()], "the plugins are in another order than in the checkpoint: math, sft"),
+    ],
+)
+def test_a_difference_is_a_warning_that_names_both(saved, current, warning):
+    assert compare_locks(make_lock(saved, {}), make_lock(current, {})) == [warning]
+
+
+def test_another_path_function_is_a_warning():
+    before, after = make_lock([], {"custom_rm_path": ["a.b"]}), make_lock([], {})
+    assert compare_locks(before, after) == ["--custom-rm-path is not set, and was a.b in the checkpoint"]
+
+
+def test_a_missing_plugin_is_an_error():
+    with pytest.raises(PluginError, match=r"made with plugin 'math' \(vime-math 1\.0\), which this run does not enable") as caught:
+        compare_locks(make_lock([plugin(), plugin("sft")], {}), make_lock([plugin("sft")], {}))
+    assert caught.value.hint == "--plugin math, or --ignore-plugin-lock to go on without"
+
+
+def test_names_are_compared_as_pep_503_does():
+    before, after = plugin("non-zero"), plugin("non-zero") | {"name": "Non_Zero"}
+    assert compare_locks(make_lock([before], {}), make_lock([after], {})) == []
+
+
+def test_a_worker_must_have_exactly_the_drivers_plugins():
+    lock = make_lock([plugin()], {})
+    require_same(lock, copy.deepcopy(lock), "node 10.0.0.2")
+    with pytest.raises(PluginError, match=r"node 10\.0\.0\.2 does not have the driver's plugins: .*vime-math 2\.0"):
+        require_same(lock, make_lock([plugin(version="2.0")], {}), "node 10.0.0.2")
+    with pytest.raises(PluginError, match=r"vime is 0\.0\.0, and .* in the driver"):
+        require_same(lock, lock | {"vime": "0.0.0"}, "node 10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "is not JSON"), ("[]", "is not a plugin lock"), ('{"format": 99}', "is not a plugin lock")]
+)
+def test_a_file_that_is_no_lock(tmp_path, content, message):
+    (tmp_path / "plugins.lock.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_lock(tmp_path)
+
+
+def test_no_lock(tmp_path):
+    with pytest.raises(CheckpointError, match=r"has no plugins\.lock\.json"):
+        read_lock(tmp_path)
+
+
+def test_a_lock_is_json_to_read(tmp_path):
+    file = write_lock(tmp_path, make_lock([plugin()], {}))
+    assert json.loads(file.read_text())["plugins"][0]["name"] == "math"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

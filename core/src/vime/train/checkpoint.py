@@ -29,10 +29,10 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], manife
     `manifest` (plain JSON) is kept under "contents" of manifest.json. An older checkpoint of the same step is
     replaced. With `keep`, only the newest `keep` checkpoints stay. Returns the checkpoint's path.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(root)
     aside, target = root / f"{ASIDE}step_{step}", root / f"step_{step}"
     try:
+        root.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(root)
         aside.mkdir()
         write(aside)
         if (aside / MANIFEST).exists():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,7 +58,48 @@ def deepspeed_config(config: Any, dtype: torch.dtype, world_size: int) -> dict[s
     if is_bf16:
         result["bf16"] = {"enabled": True}
         result["data_types"] = {"grad_accum_dtype": "fp32"}
+    if config.optimizer_offload:
+        if stage == 0:
+            raise ConfigError("--optimizer-offload needs ZeRO, which splits the optimizer off", hint="add --zero-stage 1, 2 or 3")
+        result["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        result["zero_force_ds_cpu_optimizer"] = False
+    if config.deepspeed_config is not None:
+        _merge(result, _read_settings(config.deepspeed_config), config.deepspeed_config)
     return result
+
+
+def _read_settings(path: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--deepspeed-config {path} cannot be read: {error}", hint="give a JSON file") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--deepspeed-config {path} holds a {type(settings).__name__}", hint="give a JSON object")
+    return settings
+
+
+def _merge(ours: dict[str, Any], theirs: dict[str, Any], path: str, prefix: str = "") -> None:
+    """Add the user's settings in place. What follows from our own flags may be repeated but not contradicted."""
+    for key, value in theirs.items():
+        if key not in ours:
+            ours[key] = value
+        elif isinstance(ours[key], dict) and isinstance(value, dict):
+            _merge(ours[key], value, path, f"{prefix}{key}.")
+        elif value not in (ours[key], "auto"):
+            raise ConfigError(
+                f"--deepspeed-config {path} sets {prefix}{key} to {value!r}, but vime's own flags make it {ours[key]!r}",
+                hint=f"take {prefix}{key} out of the file and use the flag (--zero-stage, --lr, --clip-grad, --train-dtype, ...)",
+            )
+
+
+def check_supported(config: Any) -> None:
+    """Raise ConfigError for what this trainer cannot do."""
+    if config.loss_type != "sft_loss" and config.advantage_estimator == "ppo":
+        raise ConfigError(
+            "--advantage-estimator ppo needs a critic, which this trainer does not have", hint="use grpo, rloo or another one"
+        )
+    if config.lora_rank:
+        raise ConfigError(f"--lora-rank {config.lora_rank}: this trainer has no adapters", hint="leave it out: all weights are trained")
 
 
 def start_process_group(device: torch.device) -> None:

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vime.errors import ConfigError, TrainerError
+from vime.errors import TrainerError
 from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
-from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
+from vime.train.deepspeed_config import check_supported, deepspeed_config, resolve_train_dtype, start_process_group
 from vime.train.losses import token_weights, weighted_sum
 from vime.train.microbatch import MicroBatch, Row, collate, plan_micro_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
-from vime.train.objective import aggregation_level, loss_terms
+from vime.train.objective import loss_terms
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
 from vime.train.quiet import quiet_deepspeed
@@ -37,7 +37,7 @@ class DeepSpeedTrainer:
 
     def __init__(self, config: Any, model_path: str, *, plugins: Any = None) -> None:
         check_model_folder(model_path)
-        check_batch_sizes(config)
+        check_supported(config)
         self.config = config
         self.plugins = plugins
         self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -47,7 +47,8 @@ class DeepSpeedTrainer:
         """Rollouts that changed the weights."""
         self.applied_steps = 0
         self.bad_steps_in_a_row = 0
-        self.schedule = LrSchedule(config.lr, config.lr_decay_style, config.lr_warmup_iters, _total_steps(config), config.min_lr)
+        decay_steps = config.lr_decay_iters or (config.num_rollout or 0) * config.num_steps_per_rollout or None
+        self.schedule = LrSchedule(config.lr, config.lr_decay_style, config.lr_warmup_iters, decay_steps, config.min_lr)
         self.engine = self._start_engine(model_path)
         self.vocab_size: int = self.model.config.vocab_size
         self.max_positions: int = getattr(self.model.config, "max_position_embeddings", None) or 64
@@ -148,7 +149,7 @@ class DeepSpeedTrainer:
 
     def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
         """This rank's micro-batches; every rank has as many."""
-        is_dynamic = uses_dynamic_batches(self.config)
+        is_dynamic = self.config.use_dynamic_batch_size
         plans = plan_micro_batches(
             [row.input_length for row in rows],
             max_tokens=self.config.max_tokens_per_gpu if is_dynamic else None,
@@ -166,7 +167,7 @@ class DeepSpeedTrainer:
         weights = token_weights(
             [batch.loss_masks[index] for index in indices],
             [batch.rollout_ids[index] for index in indices],
-            aggregation_level(self.config),
+            self.config.loss_aggregation,
             float(self.config.rollout_max_response_len),
         )
         plan = self._plan(rows)
@@ -283,29 +284,3 @@ class DeepSpeedTrainer:
         """Release the model and the optimizer. The process group stays: the engine may share it."""
         self.engine.destroy()
         self.reference = None
-
-
-def uses_dynamic_batches(config: Any) -> bool:
-    """Whether micro-batches fill a token budget rather than hold a number of rows."""
-    return config.micro_batch_size is None if config.use_dynamic_batch_size is None else config.use_dynamic_batch_size
-
-
-def check_batch_sizes(config: Any) -> None:
-    """Raise ConfigError where a micro-batch is larger than the optimizer step that it is a part of."""
-    samples = config.rollout_batch_size * config.n_samples_per_prompt
-    step = config.global_batch_size or -(-samples // (config.num_steps_per_rollout or 1))
-    if not uses_dynamic_batches(config) and (config.micro_batch_size or 1) > step:
-        raise ConfigError(
-            f"micro_batch_size is {config.micro_batch_size}, but an optimizer step has {step} samples",
-            hint=f"set --micro-batch-size to at most {step}, or --use-dynamic-batch-size",
-        )
-
-
-def _total_steps(config: Any) -> int | None:
-    if config.lr_decay_iters is not None:
-        return config.lr_decay_iters
-    if config.num_rollout is None:
-        return None
-    samples = config.rollout_batch_size * config.n_samples_per_prompt
-    per_rollout = -(-samples // config.global_batch_size) if config.global_batch_size else config.num_steps_per_rollout or 1
-    return max(1, config.num_rollout * per_rollout)

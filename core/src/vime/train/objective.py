@@ -14,11 +14,6 @@ Terms = dict[str, Tensor]
 """Per-token values by metric name; `loss` is the one to differentiate."""
 
 
-def aggregation_level(config: Any) -> str:
-    """`sample`, `token` or `constant`; upstream's `--calculate-per-token-loss` means token."""
-    return "token" if config.calculate_per_token_loss else config.loss_aggregation
-
-
 def loss_terms(config: Any, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> Terms:
     """The terms of `config.loss_type`."""
     if config.loss_type == "sft_loss":
@@ -66,10 +61,9 @@ def old_log_probs(micro: MicroBatch, log_probs_K: Tensor) -> Tensor:
 
 def policy_gradient(config: Any, micro: MicroBatch, log_probs_K: Tensor, old_K: Tensor) -> tuple[Tensor, Tensor]:
     """The per-token policy loss of the estimator, and where its clip acted."""
-    eps_high = config.eps_clip if config.eps_clip_high is None else config.eps_clip_high
     log_ratio_K = log_probs_K - old_K
     if config.advantage_estimator == "cispo":
-        return losses.cispo_loss(log_probs_K, log_ratio_K, micro.advantages_K, config.eps_clip, eps_high)
+        return losses.cispo_loss(log_probs_K, log_ratio_K, micro.advantages_K, config.eps_clip, config.eps_clip_high)
     if config.advantage_estimator == "gspo":
         log_ratio_K = losses.gspo_log_ratio(log_ratio_K, log_probs_K, torch.ones_like(log_probs_K), micro.row_K, len(micro.rows))
-    return losses.ppo_clip_loss(log_ratio_K, micro.advantages_K, config.eps_clip, eps_high, config.eps_clip_c)
+    return losses.ppo_clip_loss(log_ratio_K, micro.advantages_K, config.eps_clip, config.eps_clip_high, config.eps_clip_c)

@@ -1,0 +1,98 @@
+"""The dict that training hooks see and may change in place, and the way back into rows.
+
+Keys are upstream's. Per-row tensors run over the whole response: entries where the loss mask is 0 hold 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vime.errors import ContractError
+from vime.train.batch import TrainBatch
+from vime.train.microbatch import Row
+
+TENSOR_KEYS = {"advantages": "advantages_M", "log_probs": "old_log_probs_M", "ref_log_probs": "ref_log_probs_M"}
+
+
+def to_rollout_data(batch: TrainBatch, rows: Sequence[Row]) -> dict[str, Any]:
+    """N entries for each key: lists for what the rollout gave, tensors for what training made of it.
+
+    `log_probs` are those of the policy before its first step on this rollout; the key is missing where they are not
+    computed (one step, fresh samples), and `ref_log_probs` where there is no reference model.
+    """
+    data: dict[str, Any] = {
+        "tokens": [list(tokens) for tokens in batch.tokens],
+        "total_lengths": [len(tokens) for tokens in batch.tokens],
+        "response_lengths": list(batch.response_lengths),
+        "loss_masks": [list(mask) for mask in batch.loss_masks],
+        "rewards": list(batch.rewards),
+        "raw_reward": list(batch.raw_rewards),
+        "truncated": list(batch.truncated),
+        "sample_indices": list(batch.sample_indices),
+        "rollout_ids": list(batch.rollout_ids),
+    }
+    if batch.rollout_log_probs is not None:
+        data["rollout_log_probs"] = [torch.tensor(row, dtype=torch.float32) for row in batch.rollout_log_probs]
+    for key, attribute in TENSOR_KEYS.items():
+        if rows and all(getattr(row, attribute) is not None for row in rows):
+            data[key] = [torch.zeros(length) for length in batch.response_lengths]
+            for row in rows:
+                data[key][row.index][_offsets(batch, row)] = getattr(row, attribute).detach().cpu().float()
+    if "advantages" in data:
+        data["returns"] = [values.clone() for values in data["advantages"]]
+    return data | batch.extra
+
+
+def apply_rollout_data(hook: Any, data: dict[str, Any], batch: TrainBatch, rows: list[Row]) -> None:
+    """Take advantages and loss masks back after a hook has run. Masks may only lose tokens. Raises ContractError."""
+    where = f"{hook.label}: {hook.hook}"
+    masks = [[int(flag) for flag in mask] for mask in _entries(where, data, "loss_masks", batch)]
+    advantages = _entries(where, data, "advantages", batch)
+    for row in list(rows):
+        values = torch.as_tensor(advantages[row.index], dtype=torch.float32)
+        picked = values[_offsets(batch, row)]
+        if not bool(torch.isfinite(picked).all()):
+            raise ContractError(f"{where} left an advantage that is not finite on sample {batch.sample_indices[row.index]}")
+        row.advantages_M = picked.to(row.advantages_M.device)
+    for index, (before, after) in enumerate(zip(batch.loss_masks, masks, strict=True)):
+        if any(new and not old for old, new in zip(before, after, strict=True)):
+            raise ContractError(
+                f"{where} set the loss mask of a token that was masked, in sample {batch.sample_indices[index]}",
+                hint="a mask may only be cleared here; set it where the sample is generated",
+            )
+    for row in list(rows):
+        _narrow(row, [masks[row.index][offset] for offset in _offsets(batch, row)])
+        if not row.positions:
+            rows.remove(row)
+    batch.loss_masks = masks
+
+
+def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> Sequence[Any]:
+    values = data.get(key)
+    if not isinstance(values, list | tuple) or len(values) != len(batch):
+        got = len(values) if isinstance(values, list | tuple) else type(values).__name__
+        raise ContractError(f"{where}: {key} has {got} entries, expected a list of {len(batch)}, one per sample")
+    for index, (value, length) in enumerate(zip(values, batch.response_lengths, strict=True)):
+        if len(value) != length:
+            raise ContractError(f"{where}: {key} of sample {batch.sample_indices[index]} has {len(value)} entries, expected {length}")
+    return values
+
+
+def _offsets(batch: TrainBatch, row: Row) -> list[int]:
+    start = len(row.tokens) - batch.response_lengths[row.index]
+    return [position - start for position in row.positions]
+
+
+def _narrow(row: Row, flags: list[int]) -> None:
+    if all(flags):
+        return
+    keep = [place for place, flag in enumerate(flags) if flag]
+    row.positions = [row.positions[place] for place in keep]
+    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M"):
+        value: Tensor | None = getattr(row, name)
+        if value is not None:
+            setattr(row, name, value[keep])

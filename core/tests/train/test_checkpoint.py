@@ -1,0 +1,155 @@
+"""Checkpoints are whole or absent, whatever happens while they are written."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from vime.errors import CheckpointError
+from vime.train.checkpoint import MANIFEST, checkpoint_step, damaged, latest_checkpoint, read_manifest, save_checkpoint
+
+NUM_GPUS = 0
+
+
+def write_files(directory, text="weights"):
+    (directory / "model.safetensors").write_text(text)
+    (directory / "deepspeed").mkdir()
+    (directory / "deepspeed" / "state.pt").write_text(text * 3)
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save_step(step, **options):
+        return save_checkpoint(tmp_path, step, write_files, {"rollout_id": step}, **options)
+
+    return save_step
+
+
+def test_a_checkpoint_gives_back_its_manifest(save, tmp_path):
+    path = save(3)
+    assert path == tmp_path / "step_3" == latest_checkpoint(tmp_path)
+    assert read_manifest(path) == {"rollout_id": 3} and checkpoint_step(path) == 3
+    assert sorted(json.loads((path / MANIFEST).read_text())["files"]) == ["deepspeed/state.pt", "model.safetensors"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step_3"]
+
+
+def test_the_newest_is_by_number_not_by_name(save, tmp_path):
+    for step in (9, 10, 2):
+        save(step)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_10"
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert latest_checkpoint(tmp_path) is None and latest_checkpoint(tmp_path / "absent") is None
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from vime.train import checkpoint
+
+root, when = Path(sys.argv[1]), sys.argv[2]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def write(directory):
+    (directory / "model.safetensors").write_text("new weights")
+    if when == "between files":
+        die()
+    (directory / "state.pt").write_text("new state")
+    if when == "before the manifest":
+        die()
+
+if when == "before the flush":
+    checkpoint._sync_tree = lambda directory: die()
+if when == "before the rename":
+    checkpoint._sync_tree = lambda directory: None
+    Path.rename = lambda self, target: die()
+if when == "between the renames":
+    rename, done = Path.rename, []
+    Path.rename = lambda self, target: die() if done else (done.append(1), rename(self, target))[1]
+checkpoint.save_checkpoint(root, int(sys.argv[3]), write, {"rollout_id": 99})
+"""
+
+
+@pytest.mark.parametrize("when", ["between files", "before the manifest", "before the flush", "before the rename"])
+def test_a_kill_while_writing_leaves_the_one_before(save, tmp_path, when):  # case H6
+    save(1)
+    result = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), when, "2"], check=False)
+    assert result.returncode == -9
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_1" and damaged(tmp_path) == {}
+    save(2)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_2"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step_1", "step_2"]
+
+
+@pytest.mark.parametrize("when", ["between files", "before the rename", "between the renames"])
+def test_a_kill_while_replacing_leaves_the_old_one(save, tmp_path, when):
+    save(1)
+    result = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), when, "1"], check=False)
+    assert result.returncode == -9
+    found = latest_checkpoint(tmp_path)
+    assert found is not None and read_manifest(found) == {"rollout_id": 1}
+    save(2)
+    assert read_manifest(tmp_path / "step_1") == {"rollout_id": 1}
+
+
+def test_a_failing_writer_leaves_no_checkpoint(tmp_path):
+    def write(directory):
+        write_files(directory)
+        raise RuntimeError("the trainer failed")
+
+    with pytest.raises(RuntimeError):
+        save_checkpoint(tmp_path, 1, write, {})
+    assert latest_checkpoint(tmp_path) is None
+
+
+def flip_a_byte(path):
+    data = bytearray((path / "model.safetensors").read_bytes())
+    data[0] ^= 1
+    (path / "model.safetensors").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flip_a_byte, r"model\.safetensors is corrupted"),
+        (lambda path: (path / "model.safetensors").write_text("w"), "has 1 bytes, expected 7"),
+        (lambda path: (path / "deepspeed" / "state.pt").unlink(), r"deepspeed/state\.pt is missing"),
+        (lambda path: (path / MANIFEST).unlink(), "has no manifest"),
+        (lambda path: (path / MANIFEST).write_text("{"), "cannot be read"),
+        (lambda path: (path / MANIFEST).write_text('{"format": "other", "files": {}}'), "its format is 'other'"),
+        (lambda path: (path / MANIFEST).write_text('{"format": "vime-checkpoint-1", "files": {}}'), "is incomplete"),
+        (lambda path: (path / "pytorch_model.bin").write_text("x"), r"pytorch_model\.bin does not belong to it"),
+    ],
+)
+def test_damage_is_named_and_passed_over(save, tmp_path, damage, message):
+    save(1)
+    path = save(2)
+    damage(path)
+    with pytest.raises(CheckpointError, match=message):
+        read_manifest(path)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_1"
+    assert list(damaged(tmp_path)) == [path]
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        read_manifest(tmp_path / "step_7")
+
+
+def test_only_the_newest_are_kept(save, tmp_path):
+    for step in range(5):
+        save(step, keep=2)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step_3", "step_4"]
+
+
+def test_a_root_that_cannot_be_written_is_a_clear_error(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match="step 1 could not be written to"):
+        save_checkpoint(tmp_path / "taken", 1, write_files, {})
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,59 @@
+"""What holds without ZeRO holds in every stage and number format."""
+
+import math
+
+import pytest
+import torch
+from vime.train.batch import build_train_batch
+
+NUM_GPUS = 0
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor:FutureWarning")]
+
+STAGES = [(stage, dtype) for dtype in ("float32", "bfloat16") for stage in (0, 1, 2, 3)]
+
+
+def weights_of(trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.float().clone() for name, tensor in trainer.named_weights()}
+
+
+@pytest.mark.parametrize(("stage", "dtype"), STAGES)
+def test_steps_skips_and_resumes(make_trainer, make_config, make_groups, tmp_path, stage, dtype):
+    config = make_config(zero_stage=stage, train_dtype=dtype, num_steps_per_rollout=2, max_tokens_per_gpu=60, lr=1e-2)
+    good = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(3)]
+    bad = build_train_batch(config, None, make_groups())
+    bad.rewards = [math.nan] * len(bad)
+    trainer = make_trainer(config)
+    start = weights_of(trainer)
+    trainer.train(good[0], verify=lambda: trainer.score([[1, 2, 3]]))
+    moved = weights_of(trainer)
+    assert any(not torch.equal(moved[name], start[name]) for name in start)
+    metrics = trainer.train(bad)
+    assert metrics["skipped_steps"] == 2.0
+    assert all(torch.equal(value, moved[name]) for name, value in weights_of(trainer).items())
+    trainer.train(good[1])
+    trainer.save(tmp_path / "checkpoint")
+    expected = trainer.train(good[2])
+    clean = make_trainer(config)  # the same without the skipped steps
+    for batch in good[:2]:
+        clean.train(batch)
+    assert clean.train(good[2]) == expected
+    resumed = make_trainer(config)
+    resumed.load(tmp_path / "checkpoint")
+    assert resumed.train(good[2]) == expected
+    assert all(torch.equal(value, weights_of(trainer)[name]) for name, value in weights_of(resumed).items())
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_stage_takes_the_same_step(make_trainer, make_config, make_groups, stage):
+    plain, sharded = make_config(lr=1e-2, entropy_coef=0.01), make_config(lr=1e-2, entropy_coef=0.01, zero_stage=stage)
+    batch = build_train_batch(plain, None, make_groups())
+    first, second = make_trainer(plain), make_trainer(sharded)
+    metrics, others = first.train(batch), second.train(batch)
+    assert others == pytest.approx(metrics, rel=1e-5, abs=1e-7)
+    theirs = weights_of(second)
+    assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in weights_of(first).items())
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

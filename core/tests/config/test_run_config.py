@@ -25,11 +25,11 @@ def test_every_flag_is_documented_and_has_a_kind() -> None:
 
 
 def test_is_frozen_and_refuses_unknown_names() -> None:
-    config = RunConfig()
+    config, misspelt = RunConfig(), {"lrr": 1.0}
     with pytest.raises(ValidationError):
         config.lr = 1.0
     with pytest.raises(ValidationError, match="lrr"):
-        RunConfig(**{"lrr": 1.0})
+        RunConfig(**misspelt)
 
 
 @pytest.mark.parametrize("wrong", [{"rollout_batch_size": "4"}, {"rollout_batch_size": True}, {"lr": "1e-6"}, {"lr": float("nan")}])

@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     with_traceback = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from vime.config.run_config import RunConfig
 from vime.sample import Sample, Status
 

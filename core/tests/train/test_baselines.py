@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from vime.train.baselines import group_baseline, leave_one_out, shape_rewards, standardise, subtract_mean
 
 NUM_GPUS = 0
@@ -37,7 +38,7 @@ def test_a_group_of_one_has_advantage_zero(estimator):
 
 
 def test_groups_of_unequal_sizes_are_not_mixed():  # case C1
-    rewards = [0.0, 1.0, 0.0, 1.0] + [5.0, 5.0, 5.0] + [0.0, 0.0, 1.0, 0.0]
+    rewards = [0.0, 1.0, 0.0, 1.0, 5.0, 5.0, 5.0, 0.0, 0.0, 1.0, 0.0]
     shaped = shape_rewards(rewards, [7] * 4 + [3] * 3 + [9] * 4, list(range(11)), group_baseline("grpo"))
     assert shaped[4:7] == [0.0, 0.0, 0.0]
     assert shaped[:4] == pytest.approx([-0.866024, 0.866024, -0.866024, 0.866024], abs=1e-5)

@@ -1,6 +1,7 @@
 """From groups to rows: masks, baselines, hooks and their guards."""
 
 import pytest
+
 from vime.errors import ContractError, TrainerError
 from vime.plugins.function import HookFunction
 from vime.sample import Sample, Status

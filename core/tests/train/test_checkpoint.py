@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from vime.errors import CheckpointError
 from vime.train.checkpoint import MANIFEST, checkpoint_step, damaged, latest_checkpoint, read_manifest, save_checkpoint
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+
 from vime.train import losses
 from vime.train.advantages import discounted_returns, token_advantages, whiten
 

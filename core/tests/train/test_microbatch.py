@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from vime.train.batch import TrainBatch
 from vime.train.microbatch import MIN_TOKENS, collate, plan_micro_batches, split_steps, trained_rows
 

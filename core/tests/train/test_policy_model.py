@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
+
+from vime.errors import ConfigError
 from vime.train import policy_model
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.policy_model import PolicyModel
-from vime.errors import ConfigError
 
 NUM_GPUS = 0
 

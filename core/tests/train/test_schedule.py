@@ -1,6 +1,7 @@
 """The learning rate by step."""
 
 import pytest
+
 from vime.errors import ConfigError
 from vime.train.schedule import LrSchedule
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+
 from vime.errors import CheckpointError, ConfigError, TrainerError
 from vime.train.batch import build_train_batch
 from vime.train.policy_model import PolicyModel
@@ -257,7 +258,7 @@ def test_every_estimator_raises_what_was_rewarded(make_trainer, make_config, mak
     before = batch.rollout_log_probs
     trainer.train(batch)
     after = with_true_log_probs(trainer, build_train_batch(config, None, make_groups())).rollout_log_probs
-    gain = {reward: 0.0 for reward in (0.0, 1.0)}
+    gain = dict.fromkeys((0.0, 1.0), 0.0)
     for row, reward in enumerate(batch.raw_rewards):
         gain[reward] += sum(after[row]) - sum(before[row])
     assert gain[1.0] > gain[0.0]

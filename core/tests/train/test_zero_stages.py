@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+
 from vime.train.batch import build_train_batch
 
 NUM_GPUS = 0
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor:FutureWarning")]
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor:FutureWarning")]
 
 STAGES = [(stage, dtype) for dtype in ("float32", "bfloat16") for stage in (0, 1, 2, 3)]
 

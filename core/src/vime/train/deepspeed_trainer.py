@@ -20,10 +20,10 @@ from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.deepspeed_config import check_supported, deepspeed_config, resolve_train_dtype, start_process_group
-from vime.train.losses import token_weights, weighted_sum
+from vime.train.losses import token_weights
 from vime.train.microbatch import MicroBatch, Row, collate, plan_micro_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
-from vime.train.objective import loss_terms
+from vime.train.objective import Objective
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
 from vime.train.quiet import quiet_deepspeed
@@ -40,6 +40,7 @@ class DeepSpeedTrainer:
         check_supported(config)
         self.config = config
         self.plugins = plugins
+        self.objective = Objective(config, plugins)
         self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self.dtype = resolve_train_dtype(config.train_dtype, count_parameters(model_path), self.device)
         start_process_group(self.device)
@@ -88,7 +89,7 @@ class DeepSpeedTrainer:
         """
         rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
-        tally = Tally()
+        tally = Tally(self.ranks, self.device)
         if self.config.loss_type != "sft_loss":
             self._prepare_policy_rows(batch, rows, len(steps), tally)
         by_index = {row.index: row for row in rows}
@@ -116,7 +117,7 @@ class DeepSpeedTrainer:
             fill_advantages(self.config, rows)
         else:
             self._call_data_hook(hook, batch, rows, args=self.config)
-        for hook in self.plugins.implementations("rollout_data_postprocess") if self.plugins is not None else []:
+        for hook in self._hooks("rollout_data_postprocess"):
             self._call_data_hook(hook, batch, rows, args=self.config, rollout_id=batch.rollout_id)
 
     def _fill_old_log_probs(self, rows: list[Row], num_steps: int, tally: Tally) -> None:
@@ -134,13 +135,17 @@ class DeepSpeedTrainer:
             if config.use_rollout_logprobs or not (row.is_current or config.use_tis):
                 row.old_log_probs_M = row.rollout_log_probs_M
         needed = [row for row in rows if row.old_log_probs_M is None]
-        if num_steps > 1 or config.kl_coef or self._hook("compute_advantages"):
+        sees_log_probs = self._hook("compute_advantages") or self._hooks("rollout_data_postprocess")
+        if num_steps > 1 or config.kl_coef or sees_log_probs:
             for row, log_probs in zip(needed, self._log_probs(self.engine, needed), strict=True):
                 row.old_log_probs_M = log_probs
                 tally.add_difference(log_probs, row.rollout_log_probs_M, row.is_current)
 
     def _hook(self, name: str) -> Any:
         return self.plugins.claimed(name) if self.plugins is not None else None
+
+    def _hooks(self, name: str) -> Sequence[Any]:
+        return self.plugins.implementations(name) if self.plugins is not None else ()
 
     def _call_data_hook(self, hook: Any, batch: TrainBatch, rows: list[Row], **arguments: Any) -> None:
         data = to_rollout_data(batch, rows)
@@ -189,14 +194,13 @@ class DeepSpeedTrainer:
         log_probs_K, entropy_K = self.engine(
             micro.input_ids_B_T, micro.select_K, micro.targets_K, entropy_grad=self.config.entropy_coef != 0
         )
-        terms = loss_terms(self.config, micro, log_probs_K, entropy_K)
-        loss = weighted_sum(terms["loss"], micro.weights_K)
-        tally.add(terms, loss, micro, log_probs_K)
-        return loss
+        result = self.objective(micro, log_probs_K, entropy_K)
+        tally.add(result, micro, log_probs_K)
+        return result.loss
 
-    def _all_finite(self, step_loss: Tensor | None) -> bool:
+    def _all_finite(self, step_loss: Tensor) -> bool:
         """Whether the step's loss is finite on every rank."""
-        bad = torch.zeros(1) if step_loss is None else (~torch.isfinite(step_loss)).float().reshape(1)
+        bad = (~torch.isfinite(step_loss)).float().reshape(1)
         if self.ranks > 1:
             torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
         return not bool(bad.item())

@@ -1,53 +1,171 @@
-"""What is minimised: from a micro-batch and its log-probs to per-token terms. `losses.py` has the formulas."""
+"""What is minimised: from a micro-batch and its log-probs to a loss. `losses.py` has the formulas."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vime.errors import ConfigError, ContractError
 from vime.train import losses
+from vime.train.losses import weighted_sum
 from vime.train.microbatch import MicroBatch
 
-Terms = dict[str, Tensor]
-"""Per-token values by metric name; `loss` is the one to differentiate."""
+
+@dataclass
+class LossResult:
+    """The loss of a micro-batch and what is reported about it, all as shares of the optimizer step's sums."""
+
+    loss: Tensor
+    """Scalar, to be differentiated; the losses of a step's micro-batches add up to the step's."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """Detached scalars that add up to the reported number."""
+    means: dict[str, Tensor] = field(default_factory=dict)
+    """Detached weighted sums; divided by the step's sum of weights they are the reported mean."""
 
 
-def loss_terms(config: Any, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> Terms:
-    """The terms of `config.loss_type`."""
-    if config.loss_type == "sft_loss":
-        return {"loss": -log_probs_K, "entropy_loss": entropy_K.detach()}
-    return policy_terms(config, micro, log_probs_K, entropy_K)
+@dataclass
+class LossInputs:
+    """What the hook `policy_loss` gets: tensors over the K trained tokens of the micro-batch.
+
+    `reduce` turns K numbers into this micro-batch's share of the scalar that `--loss-aggregation` asks for.
+    """
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    entropy: Tensor
+    ref_log_probs: Tensor | None
+    rollout_log_probs: Tensor | None
+    rows: Tensor
+    """The row of each token, numbered within the micro-batch."""
+    micro: MicroBatch
+
+    def reduce(self, values_K: Tensor) -> Tensor:
+        """sum(weight x value)."""
+        return weighted_sum(values_K, self.micro.weights_K)
 
 
-def policy_terms(config: Any, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> Terms:
-    """pg_loss - entropy_coef x entropy + kl_loss_coef x KL(policy || reference), with the parts as metrics."""
-    old_K = old_log_probs(micro, log_probs_K)
-    pg_loss_K, clipped_K = policy_gradient(config, micro, log_probs_K, old_K)
-    terms: Terms = {"pg_clipfrac": clipped_K, "ppo_kl": (old_K - log_probs_K).detach(), "entropy_loss": entropy_K.detach()}
-    if config.use_tis and micro.rollout_log_probs_K is not None:
-        weight_K, tis_clipped_K = losses.truncated_importance_weights(
-            old_K,
-            micro.rollout_log_probs_K,
-            torch.ones_like(log_probs_K),
-            micro.row_K,
-            len(micro.rows),
-            low=config.tis_clip_low,
-            high=config.tis_clip,
-            level=config.tis_level,
+class Objective:
+    """Chooses the loss once, from the configuration and the plugins that replace a part of it."""
+
+    def __init__(self, config: Any, plugins: Any = None) -> None:
+        self.config = config
+        claimed = plugins.claimed if plugins is not None else lambda hook: None
+        self.policy_loss = claimed("policy_loss")
+        self.importance_weights = claimed("importance_weights")
+        self.reducer = claimed("pg_loss_reducer")
+        if config.loss_type == "custom_loss" and self.policy_loss is None:
+            raise ConfigError(
+                "--loss-type custom_loss, but nothing provides the loss",
+                hint="add --custom-loss-function-path, or --plugin with a plugin that has the hook policy_loss",
+            )
+
+    def __call__(self, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> LossResult:
+        """The loss of `config.loss_type` for one micro-batch."""
+        if self.config.loss_type == "sft_loss":
+            loss = weighted_sum(-log_probs_K, micro.weights_K)
+            return LossResult(loss, {"loss": loss.detach()}, {"entropy_loss": weighted_sum(entropy_K.detach(), micro.weights_K)})
+        if self.config.loss_type == "custom_loss":
+            return self._custom(micro, log_probs_K, entropy_K)
+        return self._policy(micro, log_probs_K, entropy_K)
+
+    def _policy(self, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> LossResult:
+        """pg_loss - entropy_coef x entropy + kl_loss_coef x KL(policy || reference)."""
+        config = self.config
+        old_K = old_log_probs(micro, log_probs_K)
+        pg_loss_K, clipped_K = policy_gradient(config, micro, log_probs_K, old_K)
+        tokens: dict[str, Tensor] = {"pg_clipfrac": clipped_K, "ppo_kl": old_K - log_probs_K, "entropy_loss": entropy_K}
+        if config.use_tis and micro.rollout_log_probs_K is not None:
+            pg_loss_K, metrics = self._correct(micro, pg_loss_K, old_K, micro.rollout_log_probs_K)
+            tokens |= metrics
+        pg_loss = self._reduce(micro, pg_loss_K)
+        loss = pg_loss
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * weighted_sum(entropy_K, micro.weights_K)
+        if micro.ref_log_probs_K is not None:
+            kl_K = losses.kl_divergence(log_probs_K, micro.ref_log_probs_K, config.kl_loss_type)
+            tokens["kl_loss"] = kl_K
+            if config.use_kl_loss:
+                loss = loss + config.kl_loss_coef * weighted_sum(kl_K, micro.weights_K)
+        means = {name: weighted_sum(values_K.detach(), micro.weights_K) for name, values_K in tokens.items()}
+        return LossResult(loss, {"loss": loss.detach(), "pg_loss": pg_loss.detach()}, means)
+
+    def _custom(self, micro: MicroBatch, log_probs_K: Tensor, entropy_K: Tensor) -> LossResult:
+        hook = self.policy_loss
+        inputs = LossInputs(
+            log_probs=log_probs_K,
+            old_log_probs=old_log_probs(micro, log_probs_K),
+            advantages=micro.advantages_K,
+            entropy=entropy_K,
+            ref_log_probs=micro.ref_log_probs_K,
+            rollout_log_probs=micro.rollout_log_probs_K,
+            rows=micro.row_K,
+            micro=micro,
         )
-        pg_loss_K = pg_loss_K * weight_K
-        terms |= {"tis_weight": weight_K, "tis_clipfrac": tis_clipped_K}
-    loss_K = pg_loss_K
-    if config.entropy_coef:
-        loss_K = loss_K - config.entropy_coef * entropy_K
-    if micro.ref_log_probs_K is not None:
-        kl_K = losses.kl_divergence(log_probs_K, micro.ref_log_probs_K, config.kl_loss_type)
-        terms["kl_loss"] = kl_K.detach()
-        if config.use_kl_loss:
-            loss_K = loss_K + config.kl_loss_coef * kl_K
-    return terms | {"loss": loss_K, "pg_loss": pg_loss_K.detach()}
+        result = hook.call(args=self.config, inputs=inputs)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise ContractError(f"{hook.label}: policy_loss returned {type(result).__name__}", hint="return (loss, metrics)")
+        loss, metrics = result
+        _check_tensor(hook, "loss", loss, ())
+        share = micro.weights_K.sum()
+        means = {name: torch.as_tensor(value, dtype=torch.float32, device=loss.device).detach() * share for name, value in metrics.items()}
+        return LossResult(loss, {"loss": loss.detach()}, means)
+
+    def _correct(self, micro: MicroBatch, pg_loss_K: Tensor, old_K: Tensor, rollout_K: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The importance weights for engine log-probs that are not the trainer's: those of a plugin, or TIS."""
+        config, hook = self.config, self.importance_weights
+        ones_K = torch.ones_like(old_K)
+        if hook is None:
+            weight_K, clipped_K = losses.truncated_importance_weights(
+                old_K,
+                rollout_K,
+                ones_K,
+                micro.row_K,
+                len(micro.rows),
+                low=config.tis_clip_low,
+                high=config.tis_clip,
+                level=config.tis_level,
+            )
+            return pg_loss_K * weight_K, {"tis_weight": weight_K, "tis_clipfrac": clipped_K}
+        result = hook.call(
+            args=config,
+            pg_loss=pg_loss_K,
+            train_log_probs=micro.split(old_K),
+            rollout_log_probs=micro.split(rollout_K),
+            loss_masks=micro.split(ones_K),
+        )
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise ContractError(
+                f"{hook.label}: importance_weights returned {type(result).__name__}", hint="return (pg_loss, loss_masks, metrics)"
+            )
+        corrected_K, masks, metrics = result
+        mask_K = torch.cat([torch.as_tensor(mask) for mask in masks])
+        for name, values in (("pg_loss", corrected_K), ("loss_masks", mask_K), *metrics.items()):
+            _check_tensor(hook, name, values, pg_loss_K.shape)
+        return torch.where(mask_K != 0, corrected_K, torch.zeros_like(corrected_K)), dict(metrics)
+
+    def _reduce(self, micro: MicroBatch, pg_loss_K: Tensor) -> Tensor:
+        """The policy loss as one number: by a plugin's reducer, or by the weights of the aggregation."""
+        hook = self.reducer
+        if hook is None:
+            return weighted_sum(pg_loss_K, micro.weights_K)
+        counts = [len(row.positions) for row in micro.rows]
+        reduce = hook.call(
+            total_lengths=[len(row.tokens) for row in micro.rows],
+            response_lengths=counts,
+            loss_masks=micro.split((micro.weights_K != 0).to(pg_loss_K.dtype)),
+            calculate_per_token_loss=self.config.calculate_per_token_loss,
+        )
+        if not callable(reduce):
+            raise ContractError(
+                f"{hook.label}: pg_loss_reducer returned {type(reduce).__name__}", hint="return a function of the per-token losses"
+            )
+        loss = reduce(pg_loss_K)
+        _check_tensor(hook, "the reduced loss", loss, ())
+        return loss
 
 
 def old_log_probs(micro: MicroBatch, log_probs_K: Tensor) -> Tensor:
@@ -67,3 +185,9 @@ def policy_gradient(config: Any, micro: MicroBatch, log_probs_K: Tensor, old_K: 
     if config.advantage_estimator == "gspo":
         log_ratio_K = losses.gspo_log_ratio(log_ratio_K, log_probs_K, torch.ones_like(log_probs_K), micro.row_K, len(micro.rows))
     return losses.ppo_clip_loss(log_ratio_K, micro.advantages_K, config.eps_clip, config.eps_clip_high, config.eps_clip_c)
+
+
+def _check_tensor(hook: Any, name: str, value: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(value, Tensor) or value.shape != torch.Size(shape):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ContractError(f"{hook.label}: {hook.hook}: {name} has {got}, expected a tensor of shape {tuple(shape)}")

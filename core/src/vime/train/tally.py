@@ -5,21 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vime.train.losses import weighted_sum
 from vime.train.microbatch import MicroBatch
-
-SUMMED = ("loss", "pg_loss")
-"""Terms reported as the weighted sums that they are; the others are divided by the sum of the weights."""
+from vime.train.objective import LossResult
 
 
 class Tally:
-    """Collects detached sums, step by step; steps that were skipped leave no trace in the means."""
+    """Collects detached sums, step by step; steps that were skipped leave no trace in the means.
 
-    def __init__(self) -> None:
+    `ranks` processes each count their own micro-batches. Reading a mean adds them up, so all of them must read together.
+    """
+
+    def __init__(self, ranks: int, device: torch.device) -> None:
+        self._ranks = ranks
+        self._device = device
         self._steps: list[dict[str, float]] = []
         self._sums: dict[str, Tensor] = {}
+        self._means: dict[str, Tensor] = {}
         self._weight: Tensor | float = 0.0
-        self.step_loss: Tensor | None = None
         self.measures_difference = True
         """Whether `add` compares with the rollout's log-probs: right as long as the weights are those of the rollout."""
         self._diff: Tensor | float = 0.0
@@ -29,19 +31,24 @@ class Tally:
         self._padded = 0
 
     @torch.no_grad()
-    def add(self, terms: dict[str, Tensor], loss: Tensor, micro: MicroBatch, log_probs_K: Tensor) -> None:
-        """Count one micro-batch."""
-        for name, values_K in terms.items():
-            total = loss.detach() if name == "loss" else weighted_sum(values_K.detach(), micro.weights_K)
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-        self.step_loss = self._sums["loss"]
+    def add(self, result: LossResult, micro: MicroBatch, log_probs_K: Tensor) -> None:
+        """Count one micro-batch. Rows of weight 0 are there to keep ranks in step and count as padding."""
+        weighted = [bool(weight[0] != 0) for weight in micro.split(micro.weights_K)]
+        for totals, values in ((self._sums, result.sums), (self._means, result.means)):
+            for name, value in values.items():
+                totals[name] = totals[name] + value if name in totals else value
         self._weight = self._weight + micro.weights_K.sum()
         if self.measures_difference and micro.rollout_log_probs_K is not None:
-            for row, ours, weight in zip(micro.rows, micro.split(log_probs_K), micro.split(micro.weights_K), strict=True):
-                self.add_difference(ours, row.rollout_log_probs_M, row.is_current and bool(weight[0] != 0))
-        self._tokens += len(micro.targets_K)
-        self._used += sum(row.input_length for row in micro.rows)
+            for row, ours, counts in zip(micro.rows, micro.split(log_probs_K), weighted, strict=True):
+                self.add_difference(ours, row.rollout_log_probs_M, row.is_current and counts)
+        self._tokens += sum(len(row.positions) for row, counts in zip(micro.rows, weighted, strict=True) if counts)
+        self._used += sum(row.input_length for row, counts in zip(micro.rows, weighted, strict=True) if counts)
         self._padded += micro.input_ids_B_T.numel()
+
+    @property
+    def step_loss(self) -> Tensor:
+        """This rank's loss of the step so far."""
+        return self._sums["loss"]
 
     @torch.no_grad()
     def add_difference(self, log_probs_M: Tensor, rollout_log_probs_M: Tensor | None, is_counted: bool) -> None:
@@ -57,18 +64,29 @@ class Tally:
 
     def mean_abs_diff(self) -> float:
         """Mean |train - rollout log-prob| over tokens of the current weights; 0 where there are none."""
-        return float(self._diff) / self._diff_tokens if self._diff_tokens else 0.0
+        difference, tokens = self._over_ranks(float(self._diff), self._diff_tokens)
+        return difference / tokens if tokens else 0.0
+
+    def _over_ranks(self, *numbers: float) -> list[float]:
+        """The sums of these numbers over all ranks."""
+        if self._ranks == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+        torch.distributed.all_reduce(total)
+        return total.tolist()
 
     def finish_step(self, grad_norm: float, lr: float) -> None:
         """The step was applied: its means count."""
-        weight = float(self._weight)
-        means = {name: float(total) / (1.0 if name in SUMMED else weight) for name, total in self._sums.items()}
-        self._steps.append(means | {"grad_norm": grad_norm, "lr": lr})
+        names = sorted(self._means)
+        sums = self._over_ranks(*(float(self._sums[name]) for name in sorted(self._sums)))
+        weight, *totals = self._over_ranks(float(self._weight), *(float(self._means[name]) for name in names))
+        means = {name: total / weight for name, total in zip(names, totals, strict=True)}
+        self._steps.append(means | dict(zip(sorted(self._sums), sums, strict=True)) | {"grad_norm": grad_norm, "lr": lr})
         self.skip()
 
     def skip(self) -> None:
         """Start the next step; forget the sums of this one."""
-        self._sums, self._weight, self.step_loss = {}, 0.0, None
+        self._sums, self._means, self._weight = {}, {}, 0.0
 
     def metrics(self) -> dict[str, float]:
         """Means over the applied steps; `lr` is that of the last one. Loss 0 where no step was applied."""
@@ -76,8 +94,9 @@ class Tally:
         result = {name: sum(step[name] for step in self._steps) / len(self._steps) for name in names}
         if self._steps:
             result["lr"] = self._steps[-1]["lr"]
-        if self._diff_tokens:
+        compared, tokens, used, padded = self._over_ranks(self._diff_tokens, self._tokens, self._used, self._padded)
+        if compared:
             result["train_rollout_logprob_abs_diff"] = self.mean_abs_diff()
-        result["tokens"] = float(self._tokens)
-        result["padding_fraction"] = 1.0 - self._used / self._padded if self._padded else 0.0
+        result["tokens"] = float(tokens)
+        result["padding_fraction"] = 1.0 - used / padded if padded else 0.0
         return {"loss": 0.0} | result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +68,7 @@ class WeightSync:
             for position, (ours, theirs) in enumerate(zip(trainer_scores, engine_scores, strict=True), start=1):
                 difference = abs(ours - theirs)
                 total, count = total + difference, count + 1
-                if not difference <= worst:
+                if not math.isnan(worst) and not difference <= worst:
                     worst, worst_token = difference, (tokens[position], position)
         mean, tolerance = total / count, self.trainer.sync_tolerance()
         if not mean <= tolerance:

@@ -28,7 +28,7 @@ ROWS = [
 class WordTokenizer:
     """A tokenizer of words, with a chat template."""
 
-    chat_template = "words"
+    chat_template: str | None = "words"
 
     def __call__(self, texts: list[str], add_special_tokens: bool = True) -> dict[str, list[list[int]]]:
         assert not add_special_tokens
@@ -40,7 +40,7 @@ class WordTokenizer:
             raise ValueError("unknown role nobody")
         text = "".join(f"[{m['role']}] {m['content']} " for m in messages)
         tail = "[assistant]" if add_generation_prompt else ""
-        return f"{text}{tail}{sorted(options.items()) if options else ''}{tools if tools else ''}"
+        return f"{text}{tail}{sorted(options.items()) if options else ''}{tools or ''}"
 
 
 def _jsonl(tmp_path: Path, *lines: str | dict) -> str:
@@ -82,14 +82,14 @@ def test_csv_gives_strings_and_reads_quoted_line_breaks_in_any_order(tmp_path):
 def test_csv_with_a_short_row_names_its_line(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('input,label\n"a\nb",1\nc\n')
-    with pytest.raises(DataError, match="rows.csv, line 4: it has 1 values for 2 columns"):
+    with pytest.raises(DataError, match=r"rows.csv, line 4: it has 1 values for 2 columns"):
         load_dataset(str(path))
 
 
 def test_csv_with_an_open_quote_names_its_line(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('input\ngood\n"never closed\n')
-    with pytest.raises(DataError, match="rows.csv, line 3"):
+    with pytest.raises(DataError, match=r"rows.csv, line 3"):
         load_dataset(str(path))
 
 
@@ -118,7 +118,7 @@ def test_jsonl_in_a_json_file_gets_the_hint(tmp_path):
     path.write_text('{"input": "a"}\n{"input": "b"}\n')
     with pytest.raises(DataError, match=r"rows.json, line 2: it is not JSON") as caught:
         load_dataset(str(path))
-    assert ".jsonl" in caught.value.hint
+    assert ".jsonl" in str(caught.value)
 
 
 def test_a_file_that_is_not_parquet(tmp_path):
@@ -362,8 +362,8 @@ def test_the_check_imports_nothing_heavy(tmp_path):
     path = _jsonl(tmp_path, {"input": "a"})
     code = (
         "import sys; from types import SimpleNamespace; from vime.data.dataset import check_prompt_data\n"
-        f"check_prompt_data(SimpleNamespace(prompt_data={path!r}, input_key='input', label_key=None, metadata_key='metadata', tool_key=None,"
-        " skip_bad_rows=False, eval_datasets=[]))\n"
+        f"check_prompt_data(SimpleNamespace(prompt_data={path!r}, input_key='input', label_key=None, metadata_key='metadata',"
+        " tool_key=None, skip_bad_rows=False, eval_datasets=[]))\n"
         "print(sorted({'torch', 'transformers', 'numpy', 'pyarrow'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"

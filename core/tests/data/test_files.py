@@ -63,11 +63,11 @@ def test_a_missing_file_is_named_with_the_nearest_of_its_folder(tmp_path):
     _five(tmp_path)
     with pytest.raises(DataError, match=r"fife.jsonl does not exist") as caught:
         load_dataset(str(tmp_path / "fife.jsonl"))
-    assert "five.jsonl" in caught.value.hint
+    assert "five.jsonl" in str(caught.value)
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(DataError, match="there is no folder .*nowhere"):
+    with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
         load_dataset(str(tmp_path / "nowhere" / "a.jsonl"))
 
 
@@ -75,7 +75,7 @@ def test_a_folder_is_not_a_file(tmp_path):
     _five(tmp_path)
     with pytest.raises(DataError, match="is a folder, not a data file") as caught:
         load_dataset(str(tmp_path))
-    assert "five.jsonl" in caught.value.hint
+    assert "five.jsonl" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "noending"])
@@ -83,7 +83,7 @@ def test_an_unknown_format_names_the_known_ones(tmp_path, name):
     (tmp_path / name).write_text("x")
     with pytest.raises(DataError, match="is not a data format") as caught:
         load_dataset(str(tmp_path / name))
-    assert ".jsonl, .json, .parquet, .csv" in caught.value.hint
+    assert ".jsonl, .json, .parquet, .csv" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_file_without_rows_is_refused(tmp_path, name, text):
 
 def test_a_hub_data_set_without_the_library_names_the_pip_line():
     try:
-        import datasets  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+        import datasets  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         with pytest.raises(MissingExtraError, match="hf:gsm8k needs the datasets library") as caught:
             open_rows("hf:gsm8k", {"question"})

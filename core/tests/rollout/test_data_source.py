@@ -289,10 +289,10 @@ def test_a_filter_that_takes_less_is_completed_by_new_prompts(tmp_path):
 def test_h1_what_was_put_back_comes_first_after_a_load(tmp_path):
     config = _config(tmp_path, prompts=4)
     source = RolloutDataSourceWithBuffer(config)
-    first, second = source.get_samples(2)
+    first, _ = source.get_samples(2)
     first[0].append_response_tokens(tokens=[3, 4], log_probs=[-0.1, -1 / 3], meta_info={"weight_version": 2}, text="34")
     first[0].status = Status.ABORTED
-    first[0].own_note = "kept"
+    vars(first[0])["own_note"] = "kept"
     source.add_samples([first])
     source.save(1)
 
@@ -300,14 +300,14 @@ def test_h1_what_was_put_back_comes_first_after_a_load(tmp_path):
     resumed.load(1)
     returned, fresh = resumed.get_samples(2)
     assert returned == first
-    assert returned[0].own_note == "kept"
+    assert vars(returned[0])["own_note"] == "kept"
     assert _labels([fresh]) == [2]
     assert fresh[0].index == 4
 
 
 def test_h2_a_folder_without_the_state_is_an_error(tmp_path):
     source = RolloutDataSourceWithBuffer(_config(tmp_path))
-    with pytest.raises(CheckpointError, match="there is no data state .*global_dataset_state_dict_3.json"):
+    with pytest.raises(CheckpointError, match=r"there is no data state .*global_dataset_state_dict_3.json"):
         source.load(3)
     with pytest.raises(CheckpointError, match="there is no data state"):
         source.load()
@@ -344,7 +344,7 @@ def test_load_without_a_number_takes_the_newest(tmp_path):
 
 def test_a_state_of_other_data_is_refused(tmp_path):
     state = RolloutDataSource(_config(tmp_path, prompts=5)).state_dict()
-    with pytest.raises(CheckpointError, match="belongs to data of 5 rows, and .*prompts6.jsonl has 6"):
+    with pytest.raises(CheckpointError, match=r"belongs to data of 5 rows, and .*prompts6.jsonl has 6"):
         RolloutDataSource(_config(tmp_path, prompts=6)).load_state_dict(state)
 
 

@@ -114,7 +114,7 @@ class Console:
         reward = metrics.get("rollout/raw_reward")
         if reward is not None:
             self._rewards.append(reward)
-            parts += [("dim", "  reward "), ("bold", format_number(reward, "general").rjust(6))]
+            parts += [("dim", "  reward "), ("bold", format_number(reward, "score").rjust(7))]
             if self.terminal and self._unicode:
                 parts.append((_ACCENT, " " + sparkline(self._rewards)))
         skipped = metrics.get("train/skipped_steps", 0)

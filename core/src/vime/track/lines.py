@@ -43,7 +43,7 @@ def step_cells(metrics: Mapping[str, float]) -> list[Cell]:
             cells.append(Cell(label, format_number(metrics[key], form).rjust(width), rank, style))
 
     add("len", "rollout/response_len/mean", "length", 2, 6)
-    add("loss", "train/loss", "signed", 1, 8)
+    add("loss", "train/loss", "signed", 1, 9)
     add("grad", "train/grad_norm", "general", 3, 7)
     add("Δlogp", "train/train_rollout_logprob_abs_diff", "general", 4, 7)
     add("rollout", "perf/rollout_time", "time", 5, 6, "dim")
@@ -53,8 +53,10 @@ def step_cells(metrics: Mapping[str, float]) -> list[Cell]:
 
 
 def format_number(value: float, form: str) -> str:
-    """Numbers for a column: "length" 43.2, "signed" -0.0123, "general" 2.1e-07 or 0.453, "time" 1.2s or 3m04s."""
+    """Numbers for a column: "score" 0.500, "length" 43.2, "signed" -0.0123, "general" 2.1e-07 or 0.453, "time" 1.2s or 3m04s."""
     match form:
+        case "score":
+            return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}" if abs(value) < 10_000 else f"{value:.1e}"
         case "length":
             return f"{value:.1f}" if value < 10_000 else f"{value / 1000:.1f}k"
         case "signed":

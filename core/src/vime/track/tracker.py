@@ -48,7 +48,7 @@ class Tracker:
     def log_samples(self, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> None:
         """Write samples/<split>_<step>.parquet: kept groups, and dropped ones as (group, reason)."""
         if self._write_samples:
-            written = self._guarded("the sample files", lambda: write_samples(self._run_dir.samples, step, split, groups, dropped))
+            written = self._guarded("writing of samples", lambda: write_samples(self._run_dir.samples, step, split, groups, dropped))
             self._write_samples = written is not None
 
     def truncate_after(self, step: int) -> None:

@@ -35,6 +35,9 @@ class One:
         return self.settings.weight
 
 
+ONE = f"from __future__ import annotations\nfrom vime.api import Settings, hookimpl\n\n{inspect.getsource(One)}"
+
+
 class Keeper:
     @hookimpl
     def dynamic_sampling_filter(self, args, samples):
@@ -194,11 +197,10 @@ def test_a_parameter_with_a_default_receives_what_is_passed():
 
 
 def test_settings_reach_the_plugin(install):
-    source = inspect.getsource(One)
     install(
         "vime-s",
         plugins={"my-rm": "zoo_s:One"},
-        modules={"zoo_s.py": f"from __future__ import annotations\nfrom vime.api import Settings, hookimpl\n\n{source}"},
+        modules={"zoo_s.py": ONE},
     )
     manager = PluginManager.load(RunConfig(plugin=["my-rm"], plugin_settings={"My_RM": {"weight": "0.25"}}))
     assert vars(manager.get("my_rm").settings)["weight"] == 0.25
@@ -355,11 +357,10 @@ def test_a_state_without_its_plugin_is_an_error():
 
 
 def test_a_reference_finds_the_same_function_with_its_settings(install):
-    source = inspect.getsource(One)
     install(
         "vime-s",
         plugins={"one": "zoo_s:One"},
-        modules={"zoo_s.py": f"from __future__ import annotations\nfrom vime.api import Settings, hookimpl\n\n{source}"},
+        modules={"zoo_s.py": ONE},
     )
     manager = PluginManager.load(RunConfig(plugin=["one"], plugin_settings={"one": {"weight": 7}}))
     reference = pickle.loads(pickle.dumps(manager.claimed("custom_rm").reference))

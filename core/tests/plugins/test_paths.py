@@ -231,6 +231,12 @@ WRONG = [
     ("custom_rm", "./rewrds.py:rm", "there is no file rewrds.py; . has rewards.py", "did you mean 'rewards.py'?"),
     ("custom_rm", "./no/rewards.py:rm", "there is no file no/rewards.py; there is no directory no", "write"),
     ("custom_rm", "./rewards.py:rn", "rewards.py has no 'rn'; it offers rm", "write pkg"),
+    (
+        "dynamic_sampling_filter",
+        "vime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero",
+        "it offers check_reward_nonzero_std, check_reward_nonzero_std_with_fallback",
+        "did you mean 'check_reward_nonzero_std'?",
+    ),
     ("custom_rm", "zoo_pkg.broken.rm", "importing zoo_pkg.broken raised SystemExit: not today", "--traceback"),
     (
         "custom_rm",

@@ -223,11 +223,12 @@ def _check_data_source(obj: Any, label: str) -> None:
 
 def _public_callables(obj: Any) -> list[str]:
     """The functions and classes that a module or class offers, its own first."""
-    found = {name: value for name, value in members(obj).items() if not name.startswith("_") and callable(value)}
-    if inspect.ismodule(obj):
-        own = [name for name, value in found.items() if getattr(value, "__module__", None) == obj.__name__]
-        return own or list(found)
-    return list(found)
+    own = members(obj)
+    names = [*own, *(name for name in dir(obj) if name not in own)]
+    found = {name: own.get(name) for name in names if not name.startswith("_") and (callable(own.get(name)) or name not in own)}
+    if not inspect.ismodule(obj):
+        return list(found)
+    return [name for name, value in found.items() if value is None or getattr(value, "__module__", None) == obj.__name__] or list(found)
 
 
 def _offer(module: types.ModuleType) -> str:

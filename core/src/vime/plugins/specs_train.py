@@ -78,9 +78,11 @@ class TrainSpec:
         """Changes the training batch in place, when its log-probs and advantages are known.
 
         Called: once for each training rollout, before its first optimizer step.
-        Arguments: `rollout_data` holds lists with one entry for each row: tokens, response_lengths, loss_masks, rewards,
-        and, over the R response tokens of a row, log_probs, rollout_log_probs, advantages, returns.
-        Returns: nothing.
+        Arguments: `rollout_data` has an entry for each sample under every key. Lists: tokens, total_lengths,
+        response_lengths, loss_masks, rewards, raw_reward, truncated, sample_indices, rollout_ids. Tensors of R numbers:
+        advantages, returns, and where the run has them rollout_log_probs, log_probs (of the policy before its first step
+        on this rollout) and ref_log_probs.
+        Returns: nothing. Advantages and loss masks are taken from what it leaves; a mask may only lose tokens.
         Several plugins: all are called, in the user's order.
 
         Example:
@@ -88,9 +90,9 @@ class TrainSpec:
         >>> from vime.api import hookimpl
         >>> @hookimpl
         ... def rollout_data_postprocess(rollout_data):
-        ...     for mask, log_probs in zip(rollout_data["loss_masks"], rollout_data["log_probs"]):
-        ...         mask[:] = [m if p > -20 else 0 for m, p in zip(mask, log_probs)]
-        >>> data = {"loss_masks": [[1, 1]], "log_probs": [[-0.5, -30.0]]}
+        ...     for mask, log_probs in zip(rollout_data["loss_masks"], rollout_data["rollout_log_probs"]):
+        ...         mask[:] = [int(m and p > -20) for m, p in zip(mask, log_probs)]
+        >>> data = {"loss_masks": [[1, 1]], "rollout_log_probs": [[-0.5, -30.0]]}
         >>> rollout_data_postprocess(data)
         >>> data["loss_masks"]
         [[1, 0]]
@@ -101,9 +103,10 @@ class TrainSpec:
         """Replaces the advantage estimator.
 
         Called: once for each training rollout, after the log-probs are known.
-        Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; `rewards` are those of
+        Arguments: `rollout_data` as in rollout_data_postprocess, with log_probs; `rewards` are those of
         post_process_rewards.
-        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers for each row.
+        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
+        each sample.
         Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
 
         Example:

@@ -44,11 +44,11 @@ class Collected:
         return Counter(reason for _, reason in self.dropped)
 
 
-def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -> DynamicFilterOutput:
+async def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -> DynamicFilterOutput:
     """Ask every filter, in the user's order; the first refusal gives the verdict and its reason."""
     before = [id(sample) for sample in group]
     for function in filters:
-        verdict = function.call(args=config, samples=group)
+        verdict = await function.acall(args=config, samples=group)
         if [id(sample) for sample in group] != before:
             raise ContractError(
                 f"{function.label}: dynamic_sampling_filter changed a group of {len(before)} samples; it has {len(group)} now",
@@ -105,7 +105,7 @@ class DynamicSampling:
                     break
                 completed = await self._next_completed()
                 for position, (_, task) in enumerate(completed, start=1):
-                    self._settle(task.result(), coming=len(completed) - position + len(self.running))
+                    await self._settle(task.result(), coming=len(completed) - position + len(self.running))
         finally:
             await self._stop_running()
         if len(self.collected.kept) < self.target:
@@ -145,7 +145,7 @@ class DynamicSampling:
         self.running = deque(entry for entry in self.running if entry[1] not in done)
         return completed
 
-    def _settle(self, result: GroupResult, coming: int) -> None:
+    async def _settle(self, result: GroupResult, coming: int) -> None:
         """Put one finished group where it belongs: kept, dropped, failed, surplus. `coming` groups are still to be judged."""
         collected = self.collected
         collected.retries += result.retries
@@ -158,7 +158,7 @@ class DynamicSampling:
         elif self._missing() <= 0:
             collected.surplus.append(result.group)
         else:
-            verdict = judge(self.filters, self.context.config, result.group)
+            verdict = await judge(self.filters, self.context.config, result.group)
             if verdict.keep or (verdict.keep_when_insufficient and coming < self._missing()):
                 collected.kept.append(result.group)
             else:
@@ -175,7 +175,7 @@ class DynamicSampling:
                 if task.cancelled() or task.exception() is not None:
                     self.collected.aborted.append(group)
                 else:
-                    self._settle(task.result(), coming=0)
+                    await self._settle(task.result(), coming=0)
         if not self.context.config.partial_rollout:
             for group in self.collected.aborted:
                 for sample in group:

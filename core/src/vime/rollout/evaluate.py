@@ -31,11 +31,7 @@ class EvalDataset:
         groups: list[list[Sample]] = []
         for g in range(len(self.rows)):
             row = self.rows[g]
-            metadata = {
-                **row.metadata,
-                **({"rm_type": self.config.rm_type} if self.config.rm_type else {}),
-                **(self.config.metadata_overrides or {}),
-            }
+            metadata = self.config.inject_metadata(row.metadata)
             groups.append(
                 [Sample(group_index=g, index=g * n + i, prompt=row.prompt, label=row.label, metadata=dict(metadata)) for i in range(n)]
             )

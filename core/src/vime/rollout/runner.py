@@ -50,7 +50,7 @@ class RolloutRunner:
         output = normalise_train_output(who, raw)
         check_train_output(config, who, output, fewer_allowed=config.on_exhausted == "underfill")
         dropped = self.built_in.last.dropped if self.built_in.last is not None else []
-        self._filter_samples(output.samples)
+        await self._filter_samples(output.samples)
         for hook in plugins.implementations("process_all_samples"):
             everything = output.samples + [group for group, _ in dropped]
             await hook.acall(args=config, all_samples=everything, data_source=self.built_in.source)
@@ -109,11 +109,11 @@ class RolloutRunner:
             current_rollout.reset(token)
         return result
 
-    def _filter_samples(self, groups: list[list[Sample]]) -> None:
+    async def _filter_samples(self, groups: list[list[Sample]]) -> None:
         """Let every rollout_sample_filter mark samples; groups, samples and their order must stay as they are."""
         for hook in self.context.plugins.implementations("rollout_sample_filter"):
             before = [[id(sample) for sample in group] for group in groups]
-            hook.call(args=self.context.config, samples=groups)
+            await hook.acall(args=self.context.config, samples=groups)
             if [[id(sample) for sample in group] for group in groups] != before:
                 raise ContractError(
                     f"{hook.label}: rollout_sample_filter changed the batch: the same groups, samples and order are expected afterwards",

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data, load_dataset
 from vime.errors import ConfigError
+from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
 from vime.rollout.dynamic_sampling import Collected
@@ -103,12 +105,15 @@ class LocalRuntime:
         resume = find_resume_point(config)
         quiet_third_parties()
         console = Console(config)
-        run_dir = RunDir.create(config)
-        run_dir.write_config(resolved)
+        named = config.model_copy(update={"name": config.run_name})
+        run_dir = RunDir.create(named)
+        run_dir.write_config({**plain_values(config), "name": named.name})
         run_dir.write_lock(plugins.lock())
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
+        if config.trace_hooks:
+            plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
             run._build(resume, train=train)
             yield run
@@ -161,7 +166,7 @@ class LocalRuntime:
         config = self.config
         claimed = self.plugins.claimed("make_data_source")
         if claimed is not None:
-            self.source = claimed.call(args=config)
+            self.source = claimed.run(args=config)
         else:
             from vime.rollout.data_source import RolloutDataSourceWithBuffer
 
@@ -394,13 +399,16 @@ class LocalRuntime:
 
     def _restore(self, resume: ResumePoint) -> None:
         manifest = resume.manifest
+        ignored = self.config.ignore_plugin_lock
+        for warning in [] if ignored else compare_locks(manifest["lock"], self.plugins.lock()):
+            self.console.warn(warning)
         self.rollout_id = manifest["rollout_id"]
         if self.trainer is not None:
             self.trainer.load(str(resume.path))
         load_state = getattr(self.source, "load_state_dict", None)
         if load_state is not None and manifest["data_source"] is not None:
             load_state(manifest["data_source"])
-        self.plugins.load_state_dict(manifest["plugins"])
+        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=ignored)
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
             self.saved_at = self.rollout_id

@@ -1,7 +1,7 @@
 """What a trainer writes into a checkpoint and reads back.
 
-A directory holds the Hugging Face model (config.json, safetensors), `trainer_state.json` (counters, Python's and
-NumPy's random states), `rng_state.safetensors` (torch's) and `deepspeed/` (weights, master weights, moments). The files
+A directory holds the Hugging Face model (config.json, safetensors), `trainer/state.json` (counters, Python's and
+NumPy's random states), `trainer/rng.safetensors` (torch's) and `deepspeed/` (weights, master weights, moments). The files
 under `deepspeed/` are torch pickles: whoever opens a checkpoint checks its manifest first.
 """
 
@@ -20,15 +20,16 @@ from vime.train.parameters import gather_named_weights
 from vime.train.quiet import quiet_deepspeed, quiet_transformers
 
 DEEPSPEED_TAG = "state"
-STATE_FILE = "trainer_state.json"
-RNG_FILE = "rng_state.safetensors"
+STATE_FILE = "trainer/state.json"
+RNG_FILE = "trainer/rng.safetensors"
+"""In a folder of its own: vLLM takes every safetensors file beside config.json for weights."""
 
 
 def save(trainer: Any, directory: Path) -> None:
     """All ranks call this; rank 0 writes the model, the counters and the random states."""
     from safetensors.torch import save_file
 
-    directory.mkdir(parents=True, exist_ok=True)
+    (directory / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
     weights = dict(gather_named_weights(trainer.model, is_partitioned=trainer.engine.zero_optimization_partition_weights()))
     if trainer.rank == 0:
         with quiet_transformers():

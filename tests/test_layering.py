@@ -27,6 +27,7 @@ LAYERS: list[set[str]] = [
     {"vime.loop"},
     {"vime.testing", "vime.report", "vime.scaffold"},
     {"vime.cli"},
+    {"vime.__main__"},
 ]
 
 # Places that only re-export under the names upstream code expects: they may import from anywhere, and nothing in the core imports them.

@@ -113,11 +113,11 @@ class DeepSpeedTrainer:
             for row, log_probs in zip(rows, self._log_probs(self.reference, rows), strict=True):
                 row.ref_log_probs_M = log_probs
         hook = self._hook("compute_advantages")
-        if hook is None:
+        if hook is None or not rows:
             fill_advantages(self.config, rows)
         else:
             self._call_data_hook(hook, batch, rows, args=self.config)
-        for hook in self._hooks("rollout_data_postprocess"):
+        for hook in self._hooks("rollout_data_postprocess") if rows else ():
             self._call_data_hook(hook, batch, rows, args=self.config, rollout_id=batch.rollout_id)
 
     def _fill_old_log_probs(self, rows: list[Row], num_steps: int, tally: Tally) -> None:
@@ -149,6 +149,8 @@ class DeepSpeedTrainer:
 
     def _call_data_hook(self, hook: Any, batch: TrainBatch, rows: list[Row], **arguments: Any) -> None:
         data = to_rollout_data(batch, rows)
+        if hook.hook == "compute_advantages":
+            del data["advantages"], data["returns"]
         hook.call(rollout_data=data, **arguments)
         apply_rollout_data(hook, data, batch, rows)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vime_rm_math import notation
-from vime_rm_math.numbers import exact_number
+from vime_rm_math.exact import exact_number
+from vime_rm_math.guard import MOST_CHARACTERS
 from vime_rm_math.units import Unit, is_angle, split_unit
 
 Symbolic = Callable[[str, str], bool]
@@ -20,7 +21,8 @@ Symbolic = Callable[[str, str], bool]
 
 MOST_MEMBERS = 64
 _VARIABLE = re.compile(
-    r"(?:[A-Za-z]|\\[a-z]+)'{0,3}(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]{1,12}\}))?(?:\([A-Za-z0-9,+\- ]{1,12}\))?|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
+    r"(?:[A-Za-z]|\\[a-z]+)'{0,3}(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]{1,12}\}))?(?:\([A-Za-z0-9,+\- ]{1,12}\))?"
+    r"|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
 )
 _EQUALS = r"(?<![<>!:])=(?!=)"
 _WORD = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*")
@@ -65,17 +67,27 @@ Term = Leaf | Chain | Collection
 
 
 def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bool | None:
-    """Whether a raw answer says the same as a raw label; None where `symbolic` would be needed and is not given."""
+    """Whether a raw answer says the same as a raw label; None where `symbolic` would be needed and is not given.
+
+    Text of more than MOST_CHARACTERS is compared as text and as a plain number only.
+    """
     cleaned_answer, cleaned_label = notation.clean(answer), notation.clean(label)
     if not cleaned_answer or not cleaned_label:
         return False
     quick = _same_text(cleaned_answer, cleaned_label)
     if quick is not None:
         return quick
+    if max(len(cleaned_answer), len(cleaned_label)) > MOST_CHARACTERS:
+        values = exact_number(cleaned_answer), exact_number(cleaned_label)
+        return values[0] is not None and values[0] == values[1]
     answer_variable, answer_body = _take_variable(cleaned_answer)
     label_variable, label_body = _take_variable(cleaned_label)
     if label_variable and answer_variable and label_variable != answer_variable:
-        return False if _is_number(_term(answer_body)) or _is_number(_term(label_body)) else _same(_leaf(cleaned_answer), _leaf(cleaned_label), symbolic)
+        return (
+            False
+            if _is_number(_term(answer_body)) or _is_number(_term(label_body))
+            else _same(_leaf(cleaned_answer), _leaf(cleaned_label), symbolic)
+        )
     if label_variable and not answer_variable and _is_equation(cleaned_answer):
         label_body = cleaned_label  # the answer may be the same equation in another form
     if answer_variable and not label_variable and _is_equation(cleaned_label):
@@ -216,7 +228,7 @@ def _same(answer: Term, label: Term, symbolic: Symbolic | None) -> bool | None:
     single, other = (answer, label) if isinstance(answer, Collection) else (label, answer)
     assert isinstance(single, Collection) and isinstance(other, Leaf)
     if other.value is not None:
-        return False if len(single.members) > 1 else _same(single.members[0], other, symbolic)
+        return _same(single.members[0], other, symbolic) if len(single.members) == 1 else False
     return _ask(symbolic, _text(answer), _text(label))
 
 

@@ -3,9 +3,10 @@ r"""Find the answer in a response: the last `\boxed{}`, else the last `#### n`, 
 from __future__ import annotations
 
 import re
+from collections import deque
 
 from vime_rm_math import notation
-from vime_rm_math.numbers import exact_number
+from vime_rm_math.exact import exact_number
 from vime_rm_math.units import SPOKEN_UNITS
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -55,9 +56,7 @@ def extract_answer(response: str, *, numeric: bool = True) -> str | None:
 
 def last_box(text: str) -> tuple[bool, str | None]:
     r"""Whether there is a `\boxed{`, and the content of the last one: None where it is empty or never closed."""
-    last = None
-    for last in _BOX.finditer(text):
-        pass
+    last = _last(_BOX, text)
     if last is None:
         return False, None
     start = last.end() - 1
@@ -98,7 +97,5 @@ def _inside(segment: re.Match[str]) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    last = None
-    for last in pattern.finditer(text):
-        pass
-    return last
+    newest = deque(pattern.finditer(text), maxlen=1)
+    return newest[0] if newest else None

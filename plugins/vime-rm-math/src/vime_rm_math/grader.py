@@ -12,8 +12,8 @@ from typing import Any
 from vime.isolation import IsolatedPool
 from vime_rm_math import guard, notation
 from vime_rm_math.compare import same_answer
+from vime_rm_math.exact import MOST_DIGITS, exact_number
 from vime_rm_math.extract import extract_answer, last_box
-from vime_rm_math.numbers import MOST_DIGITS, exact_number
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
 
@@ -97,7 +97,7 @@ def accepted_answers(label: Any, *, name: str = "the answer") -> tuple[str, ...]
     Raises ValueError, with `name`, for None, an empty label, a number that is not finite, and other types.
     """
     if isinstance(label, list | tuple | set | frozenset) or (hasattr(label, "tolist") and getattr(label, "ndim", 0)):
-        several: Sequence[Any] = label.tolist() if hasattr(label, "tolist") else list(label)  # pyright: ignore
+        several: Sequence[Any] = label.tolist() if hasattr(label, "tolist") else list(label)  # pyright: ignore[reportAttributeAccessIssue]
         if not several:
             raise ValueError(f"{name} has an empty list as its label: there is no right answer to compare with")
         return tuple(text for one in several for text in accepted_answers(one, name=name))
@@ -108,7 +108,7 @@ def accepted_answers(label: Any, *, name: str = "the answer") -> tuple[str, ...]
     if isinstance(label, numbers.Integral):
         return (str(Decimal(int(label))),)
     if isinstance(label, numbers.Rational):
-        return (f"{Decimal(label.numerator)}/{Decimal(label.denominator)}",)
+        return (f"{Decimal(int(label.numerator))}/{Decimal(int(label.denominator))}",)
     if isinstance(label, numbers.Real | Decimal):
         if not math.isfinite(label):
             raise ValueError(f"{name} has the label {label!r}, which is not a finite number")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 
 MOST_CHARACTERS = 1_000
-DEEPEST = 14
-"""Nested fractions take seconds from depth 16, nested parentheses from depth 40."""
+DEEPEST = 10
+"""Parsing takes a second from about 14 nested brackets, and doubles with each one more."""
 LONGEST_NUMERAL = 300
+LONGEST_WORD = 30
+"""Letters in a row are read as a product of variables, which takes long for many."""
 LARGEST_EXPONENT = 10_000
 LARGEST_FACTORIAL = 500
 LARGEST_BINOMIAL = 10_000
 
 _BRACKETS = re.compile(r"\\[{}]|[][(){}]")
 _NUMERAL = re.compile(rf"[0-9]{{{LONGEST_NUMERAL + 1},}}")
+_LETTERS = re.compile(rf"(?<!\\)(?:(?<![A-Za-z])|(?<=\\\\))(?:[A-Za-z]\s*){{{LONGEST_WORD + 1},}}")
 _EXPONENT = re.compile(r"(?P<base>[0-9A-Za-z.]+|[)}\]])?\s*\^\s*(?:\{\s*|\(\s*)*[-+]?\s*(?P<value>[0-9]+)?")
 _TOWER = re.compile(r"\^\s*(?:[0-9A-Za-z.]+|\{[^{}]*\}|\([^()]*\))\s*\^|\^\s*[{(][^{}]*\^")
 _FACTORIAL = re.compile(r"(?P<value>[0-9]+)?\s*(?P<marks>!+)(?!=)")
@@ -29,6 +32,8 @@ def refusal(text: str) -> str | None:
         return f"brackets nested deeper than {DEEPEST}"
     if _NUMERAL.search(text):
         return f"a numeral of more than {LONGEST_NUMERAL} digits"
+    if _LETTERS.search(text):
+        return f"more than {LONGEST_WORD} letters in a row"
     return _powers(text) or _factorials(text)
 
 
@@ -48,8 +53,8 @@ def _powers(text: str) -> str | None:
             return f"an exponent above {LARGEST_EXPONENT}"
         if (match["base"] or "") in (")", "}", "]"):
             nested *= max(int(value or 1), 1)
-    if nested > LARGEST_EXPONENT:
-        return f"powers of powers above {LARGEST_EXPONENT}"
+    if nested >= LARGEST_EXPONENT:
+        return f"powers of powers of {LARGEST_EXPONENT} and more"
     if _TOWER.search(text) and _large_tower(text):
         return "a tower of powers"
     return None

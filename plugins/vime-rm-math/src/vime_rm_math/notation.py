@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 
 _CHARACTERS = {
-    "−": "-", "–": "-", "—": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "／": "/", "％": "%", "，": ",", "．": ".", "（": "(", "）": ")",
+    "−": "-", "–": "-", "—": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "／": "/", "％": "%", "，": ",", "．": ".",
+    "（": "(", "）": ")",
     "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∕": "/", "⁄": "/",
-    "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "≈": r"\approx ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
+    "±": r"\pm ", "≈": r"\approx ",
     "∅": r"\emptyset ", "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ",
     "°": r"^{\circ}", "º": r"^{\circ}",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}",
+    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "…": "...", "\u00a0": " ", "\u2009": r"\,", "\u202f": r"\,", "\u200a": r"\,",
     "\u200b": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "",
 }  # fmt: skip
+_CHARACTERS.update(dict.fromkeys("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", ""))  # directions
 _CHARACTERS.update({chr(0xFF10 + digit): str(digit) for digit in range(10)})
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
 _TABLE = str.maketrans({**_CHARACTERS, **{chr(code): " " for code in [*range(32), 127]}})
@@ -30,7 +34,8 @@ _SYNONYMS = [
     (re.compile(rf"\\{old}(?![A-Za-z])"), lambda _, new=new: new)
     for old, new in {
         "leqslant": r"\le ", "leq": r"\le ", "geqslant": r"\ge ", "geq": r"\ge ", "ne": r"\neq ", "varnothing": r"\emptyset ",
-        "degree": r"^{\circ}", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "div": "/", "dots": "...", "ldots": "...", "cdots": "...",
+        "degree": r"^{\circ}", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
+        "div": "/", "dots": "...", "ldots": "...", "cdots": "...",
     }.items()
 ]  # fmt: skip
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))")

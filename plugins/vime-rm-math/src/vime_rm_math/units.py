@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _BASES: dict[str, dict[str, Fraction | int | str]] = {
-    "length": {"mm": "1/1000", "cm": "1/100", "dm": "1/10", "m": 1, "km": 1000, "in": "127/5000", "ft": "381/1250", "yd": "1143/1250", "mi": "201168/125"},
+    "length": {"mm": "1/1000", "cm": "1/100", "dm": "1/10", "m": 1, "km": 1000,
+               "in": "127/5000", "ft": "381/1250", "yd": "1143/1250", "mi": "201168/125"},
     "mass": {"mg": "1/1000000", "g": "1/1000", "kg": 1, "lb": "45359237/100000000", "oz": "45359237/1600000000"},
     "time": {"ms": "1/1000", "s": 1, "min": 60, "h": 3600, "day": 86400, "week": 604800},
     "volume": {"ml": "1/1000", "cl": "1/100", "dl": "1/10", "l": 1},
@@ -17,10 +18,14 @@ _BASES: dict[str, dict[str, Fraction | int | str]] = {
     "euro": {"euro": 1},
 }  # fmt: skip
 _NAMES = {
-    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter decimetre", "m": "meter metre", "km": "kilometer kilometre",
-    "in": "inch inches", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram gm", "kg": "kilogram kilo", "lb": "pound lbs",
-    "oz": "ounce", "ms": "millisecond", "s": "second sec", "min": "minute", "h": "hour hr", "day": "day", "week": "week", "ml": "milliliter millilitre",
-    "cl": "centiliter", "dl": "deciliter", "l": "liter litre", "degree": "degree deg", "dollar": "dollar usd", "cent": "cent", "euro": "euro eur",
+    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter decimetre", "m": "meter metre",
+    "km": "kilometer kilometre",
+    "in": "inch inches", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram gm", "kg": "kilogram kilo",
+    "lb": "pound lbs",
+    "oz": "ounce", "ms": "millisecond", "s": "second sec", "min": "minute", "h": "hour hr", "day": "day", "week": "week",
+    "ml": "milliliter millilitre",
+    "cl": "centiliter", "dl": "deciliter", "l": "liter litre", "degree": "degree deg", "dollar": "dollar usd",
+    "cent": "cent", "euro": "euro eur",
 }  # fmt: skip
 _SYMBOLS = {symbol for units in _BASES.values() for symbol in units}
 _KNOWN: dict[str, str] = {symbol: symbol for symbol in _SYMBOLS}
@@ -31,7 +36,77 @@ SPOKEN_UNITS = "|".join(sorted({name for name in _KNOWN if name != "in" and not 
 """For a regular expression: units that may follow a number in running text."""
 
 _NOT_UNITS = set(
-    ["and", "or", "not", "no", "to", "if", "for", "when", "where", "with", "from", "by", "at", "as", "is", "are", "than", "more", "less", "over", "under", "plus", "minus", "times", "base", "mod", "modulo", "between", "pi", "e", "i", "sqrt", "sin", "cos", "tan", "cot", "csc", "log", "ln", "exp", "inf", "infty", "infinity", "alpha", "beta", "gamma", "theta", "phi", "tau", "omega", "mu", "lambda", "max", "lim", "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "halves", "third", "thirds", "quarter", "quarters", "percent", "undefined", "none"]
+    [
+        "and",
+        "or",
+        "not",
+        "no",
+        "to",
+        "if",
+        "for",
+        "when",
+        "where",
+        "with",
+        "from",
+        "by",
+        "at",
+        "as",
+        "is",
+        "are",
+        "than",
+        "more",
+        "less",
+        "over",
+        "under",
+        "plus",
+        "minus",
+        "times",
+        "base",
+        "mod",
+        "modulo",
+        "between",
+        "pi",
+        "e",
+        "i",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "csc",
+        "log",
+        "ln",
+        "exp",
+        "inf",
+        "infty",
+        "infinity",
+        "alpha",
+        "beta",
+        "gamma",
+        "theta",
+        "phi",
+        "tau",
+        "omega",
+        "mu",
+        "lambda",
+        "max",
+        "lim",
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "half",
+        "halves",
+        "third",
+        "thirds",
+        "quarter",
+        "quarters",
+        "percent",
+        "undefined",
+        "none",
+    ]
 )
 _TEXT = r"\\(?:text|textrm|textbf|textit|textsf|mathrm|mathbf|mathit|mbox|operatorname|rm|bf)\s*\{([^{}]*)\}"
 _TEXT_COMMAND = re.compile(_TEXT)
@@ -39,7 +114,7 @@ _DEGREE = r"\^\{\\circ\}"
 _FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _WORD = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?\s*(-?[1-4])\s*\}?)?")
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
-_SINGLE_LETTERS = ("m", "g", "s")
+_LETTER_UNIT = re.compile(r"[mgs](?:\s*\^\s*(?:[23]|\{[23]\}))?|m\s*/\s*s(?:\s*\^\s*(?:2|\{2\}))?")
 _LONGEST = 160
 
 
@@ -55,8 +130,8 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     r"""Take the unit off a cleaned quantity: `5 \text{ cm}^2` gives ("5", square centimetres); without one (text, None).
 
     Words in `\text{}` are units unless they say something else ("or", "million"). Outside of it, words of the table
-    with two or more letters are, and words of four or more letters; a single letter is a variable, but for m, g and s
-    after a space.
+    with two or more letters are, and words of four or more letters; a single letter is a variable, but for m, g, s,
+    m^2, m/s and the like after a space.
     """
     if len(text) > _LONGEST:
         return text, None
@@ -66,9 +141,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
         return currency.group(1) + text[currency.end() :], _unit([(_CURRENCIES[sign], 1)])
     for start in _candidate_starts(text):
         head, tail = text[:start].rstrip(), text[start:]
-        if tail in _SINGLE_LETTERS and not text[:start].endswith(" "):
-            continue
-        if head and (unit := _read(tail)) is not None:
+        if head and (unit := _read(tail, spaced=text[:start].endswith(" "))) is not None:
             return head.removesuffix(r"\cdot").removesuffix(r"\times").rstrip(), unit
     return text, None
 
@@ -89,13 +162,15 @@ def _is_closed(text: str) -> bool:
     return text.count("{") == text.count("}") and text.count("(") == text.count(")")
 
 
-def _read(tail: str) -> Unit | None:
+def _read(tail: str, *, spaced: bool) -> Unit | None:
+    if _LETTER_UNIT.fullmatch(tail):
+        above, *below = tail.split("/")
+        words = (_words(above, 1) or []) + (_words(below[0], -1) or [] if below else [])
+        return _unit(words) if spaced else None
     degree = re.match(_DEGREE, tail)
-    words: list[tuple[str, int]] = [("degree", 1)] if degree else []
+    words = [("degree", 1)] if degree else []
     rest = tail[degree.end() :] if degree else tail
     rest = re.sub(r"\\c?dot(?![A-Za-z])|\*|\\times(?![A-Za-z])", " ", rest)
-    if rest in _SINGLE_LETTERS:
-        return _unit([(rest, 1)])
     spoken = ""
     position = 0
     for match in _TEXT_COMMAND.finditer(rest):
@@ -115,8 +190,8 @@ def _read(tail: str) -> Unit | None:
 
 def _bare(text: str) -> str:
     r"""Letters that stand outside of `\text{}`: kept where they cannot be variables, else marked as no unit."""
-    for word in re.findall(r"[A-Za-z]+", text):
-        known = word == "per" or (word.lower() in _KNOWN and len(word) > 1)
+    for slash, word in re.findall(r"(/?)\s*([A-Za-z]+)", text):
+        known = word == "per" or (word.lower() in _KNOWN and (slash or len(word) > 1))
         if not known and (len(word) < 4 or word.lower() in _NOT_UNITS):
             return "\0"
     return "\0" if re.search(r"[^A-Za-z0-9^{}\-\s/.]", text) or re.search(r"(?<!\^)(?<!\^\{)(?<!-)[0-9]", text) else text

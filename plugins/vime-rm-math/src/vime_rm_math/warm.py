@@ -6,5 +6,10 @@ so it does not count against the limit of an answer.
 
 from vime_rm_math.worker import symbolic_equal
 
-for _answer, _label in ((r"\sqrt{8}", r"2\sqrt{2}"), (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"), (r"(-\infty,3)\cup[4,5]", r"x<3"), ("x<3", "3>x")):
+for _answer, _label in (
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"),
+    (r"(-\infty,3)\cup[4,5]", r"x<3"),
+    ("x<3", "3>x"),
+):
     symbolic_equal(_answer, _label)

@@ -12,6 +12,8 @@ from vime_rm_math import notation
 MOST_DIGITS = 20_000
 """Numbers whose decimal expansion is longer are not looked at."""
 
+_LONGEST_NOTATION = 400
+"""Longer numbers are read as digits or a quotient of digits only."""
 _INT_DIGITS = 4_000
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
 _DECIMAL = re.compile(rf"(?:{_UNSIGNED})")
@@ -27,7 +29,8 @@ _BASED = re.compile(r"([0-9A-Z]{1,200})\s*_\s*(?:\{\s*([0-9]{1,2})\s*\}|([0-9]{1
 _MIXED = re.compile(r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)\s*(?P<rest>\\frac.*|(?<=\s)[0-9]+\s*/\s*[0-9]+)")
 _PERCENT = re.compile(r"(?P<number>.*?)\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent)\s*\}|(?<![A-Za-z])percent)")
 _SCALED = re.compile(
-    r"(?P<number>.*?[0-9}])\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?P<scale>hundred|thousand|million|billion|trillion|dozen)\s*\}?", re.IGNORECASE
+    r"(?P<number>.*?[0-9}])\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?P<scale>hundred|thousand|million|billion|trillion|dozen)\s*\}?",
+    re.IGNORECASE,
 )
 _SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
@@ -43,12 +46,21 @@ def exact_number(text: str) -> Fraction | None:
     return _unsigned(text)
 
 
-def _unsigned(text: str) -> Fraction | None:
-    for reading in _READINGS:
+def _unsigned(text: str, *, scaled: bool = True) -> Fraction | None:
+    if len(text) > _LONGEST_NOTATION:
+        return _decimal(text) or _quotient(text)
+    for reading in (*_READINGS, _percent, _scaled) if scaled else _READINGS:
         value = reading(text)
         if value is not None:
             return value
     return None
+
+
+def _before_scale(text: str) -> Fraction | None:
+    """The number in front of a percent sign or of a word like million, which is none of these itself."""
+    text = text.strip()
+    value = _unsigned(text.lstrip("+-").lstrip(), scaled=False) if text[1:2] not in ("+", "-") else None
+    return -value if value is not None and text.startswith("-") else value
 
 
 def _grouped(text: str) -> Fraction | None:
@@ -104,13 +116,13 @@ def _mixed(text: str) -> Fraction | None:
 
 def _percent(text: str) -> Fraction | None:
     match = _PERCENT.fullmatch(text) if text[-1:] in ("%", "t", "}") else None
-    value = exact_number(match["number"]) if match and match["number"] else None
+    value = _before_scale(match["number"]) if match and match["number"] else None
     return None if value is None else value / 100
 
 
 def _scaled(text: str) -> Fraction | None:
     match = _SCALED.fullmatch(text) if text[-1:].isalpha() or text.endswith("}") else None
-    value = exact_number(match["number"]) if match else None
+    value = _before_scale(match["number"]) if match else None
     return None if match is None or value is None else value * _SCALES[match["scale"].lower()]
 
 
@@ -152,8 +164,6 @@ def _repeating(text: str) -> Fraction | None:
             return None
         period = match["period"]
     fixed = match["fixed"]
-    if len(text) > _INT_DIGITS:
-        return None
     value = Fraction(int(match["whole"] or "0")) + Fraction(int(fixed or "0"), 10 ** len(fixed))
     return value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
 
@@ -163,4 +173,4 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text.rstrip(".") or "0") if len(text) < _INT_DIGITS else Fraction(Decimal(text))
 
 
-_READINGS = (_decimal, _quotient, _mixed, _percent, _scientific, _power, _repeating, _based, _scaled, _grouped)
+_READINGS = (_decimal, _quotient, _mixed, _scientific, _power, _repeating, _based, _grouped)

@@ -1,0 +1,152 @@
+r"""The table of answer pairs with the right verdict, made from the rules of mathematics and notation.
+
+Each pair is (what stands in the last \boxed{}, the label). Verdicts are about the final answer as it is written: a
+percentage is a hundredth, a finite decimal is a rational number, brackets of tuples and intervals matter, a set has no
+order, a unit may be left out but not changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from vime_rm_math import grade
+
+NUM_GPUS = 0
+
+EQUAL: list[tuple[str, object]] = [
+    # integers, signs, separators
+    ("42", "42"), ("42", 42), ("42.", "42"), ("042", "42"), ("+42", "42"), ("-7", -7), ("−7", "-7"), ("– 7", "-7"), ("- 7", "-7"),
+    ("1,234", "1234"), ("1{,}234", "1234"), (r"1\,234", "1234"), (r"1\,234\,567", "1234567"), ("1 234 567", "1,234,567"),
+    ("1234567", "1,234,567"), (r"\$1,000", "1000"), ("$42$", "42"), (r"\(42\)", "42"), (r"\[42\]", "42"), ("**42**", "42"),
+    (r"\textbf{42}", "42"), (r"\mathbf{42}", "42"), (r"\text{42}", "42"), (r"\displaystyle 42", "42"), ("(42)", "42"), ("{42}", "42"),
+    ("42,", "42"), ("４２", "42"), ("-0", "0"),
+    # decimals, powers of ten
+    ("0.5", "0.50"), (".5", "0.5"), ("5.", "5"), ("5.0", 5), ("0.5", 0.5), ("0.1", 0.1), ("3.14", 3.14), ("1,234.50", "1234.5"),
+    ("-.5", "-0.5"), ("1.5e3", "1500"), ("1.5E3", "1500"), ("2e-3", "0.002"), (r"1.5 \times 10^{3}", "1500"), (r"1.5 \cdot 10^3", "1500"),
+    ("1.5×10³", "1500"), (r"6.02\times10^{23}", "602000000000000000000000"), ("10^6", "1000000"), (r"2^{10}", "1024"), ("2**10", "1024"),
+    ("10^{-2}", "0.01"), ("5 million", "5000000"), (r"2.5 \text{ million}", "2500000"),
+    # fractions, mixed numbers, repeating decimals
+    (r"\frac{1}{2}", "0.5"), (r"\frac{1}{2}", "1/2"), (r"\dfrac{1}{2}", r"\frac12"), (r"\tfrac{3}{4}", "0.75"), (r"\frac12", "1/2"),
+    (r"\frac1{2}", "1/2"), (r"\frac{2}{4}", r"\frac{1}{2}"), ("-1/2", r"-\frac{1}{2}"), (r"\frac{-1}{2}", r"-\frac{1}{2}"),
+    (r"\frac{1}{-2}", "-0.5"), (r"-\frac{-1}{2}", "0.5"), (r"\frac{1,000}{3}", "1000/3"), ("4/2", "2"), (r"\frac{10}{5}", "2"),
+    ("½", "0.5"), ("0.25", "¼"), ("1⁄2", "0.5"), ("2 1/2", "2.5"), (r"2\frac{1}{2}", "5/2"), (r"2\frac12", r"\frac{5}{2}"),
+    (r"-2\frac{1}{2}", "-2.5"), (r"1 \frac{3}{4}", "1.75"), (r"0.\overline{3}", r"\frac{1}{3}"), (r"0.1\overline{6}", "1/6"),
+    ("0.333...", "1/3"), (r"0.\overline{9}", "1"), (r"0.\bar{3}", "1/3"),
+    # percentages
+    ("50%", r"50\%"), (r"50\%", "0.5"), ("50 percent", "0.5"), (r"50\%", r"\frac{1}{2}"), (r"12.5\%", "0.125"),
+    (r"33\frac{1}{3}\%", "1/3"), ("100%", "1"),
+    # units: left out, the same, or another of the same kind
+    (r"5 \text{ cm}", "5"), ("5 cm", "5"), ("5", r"5\text{ cm}"), (r"5\,\mathrm{cm}", "5 cm"), (r"50 \text{ mm}", "5 cm"),
+    (r"25\text{ cm}^2", "25"), (r"25 \text{ cm}^{2}", r"25 \text{ square centimeters}"), ("25 cm²", r"25\text{ cm}^2"),
+    (r"60 \text{ km/h}", "60"), (r"60 \text{ km/h}", "60 km per hour"), (r"5 \text{ apples}", "5"), (r"\$5", "5 dollars"),
+    ("50 cents", r"\$0.50"), (r"90^\circ", "90"), ("90°", r"90^{\circ}"), ("90 degrees", "90°"), (r"90^\circ", r"\frac{\pi}{2}"),
+    (r"\pi", r"180^\circ"), (r"2\sqrt{3}\text{ cm}", r"2\sqrt{3}"), (r"2 \text{ hours}", "120 minutes"), ("1.5 kg", "1500 g"),
+    ("25 m^2", "25"), ("10 m/s", r"10\text{ m/s}"), ("36 km/h", "10 m/s"), (r"10\pi \text{ cm}", r"10\pi"),
+    # names before the value, chains
+    ("x = 5", "5"), ("x=5", "5"), ("5", "x = 5"), ("x=5", "x = 5"), (r"\theta = \frac{1}{2}", "0.5"), ("f(2) = 7", "7"), ("x_1 = 3", "3"),
+    (r"x = \frac{10}{2} = 5", "5"), ("2+3=5", "5"), (r"\sqrt{16} = 4", "4"), (r"\approx 3.14", "3.14"), ("y = 2x + 1", "2x+1"),
+    ("y=2x+1", "y = 1 + 2x"),
+    # numerals with a base
+    ("100_8", "64"), ("1010_2", "10"), (r"FF_{16}", "255"), ("100_{8}", "100_8"),
+    # roots, powers, constants
+    (r"\sqrt{4}", "2"), ("√2", r"\sqrt{2}"), ("√(2)", r"\sqrt2"), ("sqrt(2)", r"\sqrt{2}"), (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"), (r"\sqrt[3]{27}", "3"), (r"2^{\frac{1}{2}}", r"\sqrt{2}"), ("2^0.5", r"\sqrt{2}"),
+    (r"3\pi", r"\pi \cdot 3"), ("2π", r"2\pi"), (r"\frac{3\pi}{4}", r"\frac{3}{4}\pi"), ("e^2", "e^{2}"), (r"\ln e", "1"), ("5!", "120"),
+    (r"\binom{5}{2}", "10"), ("3+4", "7"), (r"\frac{1+1}{4}", "0.5"), (r"2\cdot 3", "6"), ("2*3", "6"), (r"\infty", "∞"), (r"i^2", "-1"),
+    ("2+3i", "3i+2"), (r"\log_2 8", "3"), (r"\sin 30^\circ", "1/2"), (r"\cos(\pi)", "-1"), (r"\pi/2", r"\frac{\pi}{2}"),
+    # algebra
+    ("x+1", "1+x"), ("(x+1)(x-1)", "x^2-1"), ("(x+1)^2", "x^2+2x+1"), (r"\frac{x^2-1}{x-1}", "x+1"), ("2x", r"x \cdot 2"),
+    ("0.5x", r"\frac{x}{2}"), ("x^10", "x^{10}"), (r"\frac{a}{b}", "a/b"), ("3x^2y", "3yx^2"), ("x**2+1", "x^2+1"),
+    ("x^2 + y^2 = 25", "y^2 + x^2 = 25"), ("2x - y = 3", "y = 2x - 3"),
+    # sets, lists, tuples, intervals, inequalities, matrices
+    ("1, 2", "2, 1"), ("1,2,3", r"\{3, 2, 1\}"), (r"\{1, 2\}", r"\{2, 1\}"), (r"\{0.5, 2\}", r"\left\{2, \frac{1}{2}\right\}"),
+    (r"\pm 2", "2, -2"), (r"x = \pm 2", r"-2, 2"), (r"1 \pm \sqrt{2}", r"1-\sqrt{2}, 1+\sqrt{2}"), ("x=1 or x=2", "1,2"),
+    (r"x = 1 \text{ or } x = 2", r"\{1,2\}"), (r"2 \text{ and } 3", "3, 2"), (r"x \in \{1, 2\}", "1, 2"), (r"\sqrt{4}, 1", "1, 2"),
+    ("(1, 2)", "(1,2)"), (r"\left(\frac{1}{2}, -3\right)", "(0.5,-3)"), ("(x, y) = (1, 2)", "(1, 2)"), (r"(\sqrt{4}, 1)", "(2, 1)"),
+    ("[0, 1)", r"\left[0,1\right)"), (r"(-\infty, 3)", r"(-∞, 3)"), (r"[0, \frac{1}{2}]", "[0, 0.5]"),
+    (r"(-\infty, 1) \cup (2, \infty)", r"(2,\infty) \cup (-\infty,1)"), ("x > 3", "3 < x"), (r"x \ge 2", r"x \geq 2"),
+    ("x >= 2", r"x \geqslant 2"), (r"1 < x < 2", "1<x<2"),
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+    (r"\begin{pmatrix} 0.5 \\ 1 \end{pmatrix}", r"\begin{pmatrix} \frac12 \\ 1 \end{pmatrix}"),
+    (r"\begin{bmatrix} 1 & 2 \end{bmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"),
+    # letters, words, clock times, ratios
+    ("A", "A"), ("(A)", "A"), (r"\text{A}", "A"), ("A.", "A"), (r"\textbf{(B)}", "B"), ("(C) 12", "C"), (r"\textbf{(B)}\ 12", "12"),
+    ("yes", "Yes"), (r"\text{No}", "no"), (r"\text{Monday}", "monday"), (r"\text{no solution}", "No solution"), ("12:30", "12:30"),
+    ("3:4", "3 : 4"), ("True", True),
+    # several accepted answers, worked solutions as labels
+    ("2", ["1", "2"]), ("0.5", ["x", 0.5]), (r"\sqrt{2}", ["7", r"2^{1/2}"]), ("42", "6 * 7 = 42\n#### 42"), ("1200", "#### 1,200"),
+    ("4", r"so it is \boxed{4}."),
+]  # fmt: skip
+
+UNEQUAL: list[tuple[str, object]] = [
+    # integers, signs, separators
+    ("42", "43"), ("42", -42), ("-7", "7"), ("−7", "7"), ("1,234", "1235"), ("1,234", "1.234"), ("12", "1"), ("1", "12"), ("0", "1"),
+    ("100", "1000"), ("007", "70"), ("123456789012345678901234567890", "123456789012345678901234567891"), ("-0.0001", "0"),
+    # decimals, powers of ten
+    ("0.5", "0.51"), ("0.3333333", "0.3333334"), ("0.333333", "1/3"), ("3.14", r"\pi"), ("3.14159265358979", r"\pi"),
+    ("1.41421356", r"\sqrt{2}"), ("1.4142135623730951", r"\sqrt{2}"), ("2.718281828", "e"), ("1.5e3", "1.5"), ("1.5e3", "3"),
+    (r"1.5 \times 10^{3}", "1.5"), (r"1.5 \times 10^{-3}", "1500"), ("10^6", "10"), ("2^{10}", "210"), ("0.05", "0.5"), ("1e-20", "0"),
+    ("5 million", "5"), ("0.99999999999999999999", "1"),
+    # fractions
+    (r"\frac{1}{2}", r"\frac{2}{1}"), ("1/2", "1"), ("1/2", "2"), (r"\frac{1}{2}", "-0.5"), (r"\frac{1}{3}", "0.33"), ("2 1/2", "21/2"),
+    (r"2\frac{1}{2}", "1"), (r"-2\frac{1}{2}", "-1.5"), (r"\frac{1}{0}", "0"), (r"\frac{1}{0}", "1"), (r"\frac{0}{0}", "0"),
+    (r"0.\overline{3}", "0.3"), ("0.333...", "0.333"), (r"\frac{12}{34}", "12"), (r"\frac{12}{34}", "34"),
+    # percentages
+    ("50%", "50"), (r"50\%", "5"), ("50", "50%"), ("0.5%", "0.5"), (r"5\%", "0.5"), ("50%", "51%"),
+    # units
+    (r"5 \text{ cm}", r"5 \text{ m}"), ("5 cm", "5 kg"), (r"5\text{ cm}", r"5\text{ cm}^2"), (r"25\text{ cm}^2", r"25 \text{ cm}^3"),
+    (r"5 \text{ cm}", "6"), (r"5 \text{ cm}", "6 cm"), (r"\$5", "€5"), ("50 cents", r"\$50"), (r"90^\circ", r"\frac{\pi}{3}"),
+    (r"90^\circ", r"90 \text{ m}"), (r"60 \text{ km/h}", r"60 \text{ m/s}"), (r"2\sqrt{3}\text{ cm}", r"2\sqrt{3}\text{ m}"),
+    (r"5 \text{ apples}", "4"), (r"5 \text{ or } 6", "5"), (r"5 \text{ million}", "5"), ("5x", "5"), ("5 m", "5 s"), ("5m", "5"),
+    ("25 m^2", "25 m"), (r"\frac{\pi}{2}", "90"), (r"5 \text{ apples}", "5 oranges"),
+    # names before the value, chains
+    ("x = 5", "4"), ("x = 5", "y = 5"), ("x=4=5", "5"), ("x=4=5", "4"), ("4 = 5", "5"), ("2+3=6", "6"), (r"\sqrt{16} = 5", "5"),
+    ("x = 5", "x = 6"), ("y = 2x + 1", "2x - 1"), ("x + y = 5", "5"),
+    # numerals with a base
+    ("100_8", "100"), ("1010_2", "1010"), ("100_8", "100_9"), ("19_8", "19"),
+    # roots, powers, constants
+    (r"\sqrt{4}", "4"), (r"\sqrt{4}", "-2"), (r"\sqrt{2}", "2"), (r"2\sqrt{2}", r"\sqrt{2}"), (r"\sqrt{2}", r"\sqrt{3}"),
+    (r"\sqrt[3]{8}", r"\sqrt{8}"), (r"\pi", "3"), (r"2\pi", r"\pi"), ("e", "3"), ("5!", "5"), ("5!", "121"), (r"\infty", r"-\infty"),
+    ("i", "1"), ("2+3i", "2-3i"), (r"\sin 30^\circ", r"\frac{\sqrt{3}}{2}"), ("3+4", "8"), ("3-4", "1"), ("e^2", "2e"),
+    # algebra
+    ("x+1", "x-1"), ("x", "y"), ("2x", "x^2"), ("(x+1)^2", "x^2+1"), ("x^10", "x^{1}0"), (r"\frac{a}{b}", r"\frac{b}{a}"), ("x", "X"),
+    ("x^2+1", "1"), ("2x+4", "4"), (r"\sqrt{x^2+1}", "x+1"), ("x^2 + y^2 = 25", "x^2 + y^2 = 24"),
+    # sets, lists, tuples, intervals, inequalities, matrices
+    ("1, 2", "1"), ("1, 2", "2"), ("1", "1, 2"), ("1, 2", "1, 3"), (r"\{1, 2\}", r"\{1, 2, 3\}"), ("(1, 2)", "(2, 1)"),
+    ("(1, 2)", "(1, 3)"), ("(1, 2)", "2"), ("(1, 2)", "[1, 2]"), ("[0, 1)", "(0, 1]"), (r"\pm 2", "2"), ("2", r"\pm 2"),
+    (r"(-\infty, 3)", r"(-\infty, 3]"), (r"(-\infty, 1) \cup (2, \infty)", r"(-\infty, 1)"), ("x > 3", "x < 3"), ("x > 3", r"x \ge 3"),
+    ("x > 3", "3"), (r"n \geq 5", "5"), (r"1 < x < 2", r"1 < x \le 2"), ("(1, 2, 3)", "(1, 2)"), (r"1 \pm \sqrt{2}", r"1 + \sqrt{2}"),
+    (r"\{1,2\}", "(1,2)"), (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \\ 2 & 4 \end{pmatrix}"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"),
+    # letters, words, clock times, ratios
+    ("A", "B"), ("(A)", "B"), ("A", "5"), (r"\textbf{(B)}\ 12", "13"), ("(C) 12", "D"), ("yes", "no"), (r"\text{even}", "odd"),
+    ("no solution", "0"), ("seven", "8"), ("12:30", "12"), ("12:30", "30"), ("12:30", "12.5"), ("12:30", "12:31"), ("3:4", "3"),
+    ("undefined", "0"), ("None", "0"), ("nan", "0"), ("true", False),
+    # several accepted answers, worked solutions as labels
+    ("3", ["1", "2"]), (r"\sqrt{2}", ["7", r"\sqrt{3}"]), ("6", "6 * 7 = 42\n#### 42"), ("5", r"so it is \boxed{4}, not 5."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "label"), EQUAL)
+def test_equal(answer: str, label: object) -> None:
+    assert grade(rf"So the answer is \boxed{{{answer}}}.", label) == 1.0
+
+
+@pytest.mark.parametrize(("answer", "label"), UNEQUAL)
+def test_unequal(answer: str, label: object) -> None:
+    assert grade(rf"So the answer is \boxed{{{answer}}}.", label) == 0.0
+
+
+@pytest.mark.parametrize("label", [label for _, label in EQUAL if isinstance(label, str) and "boxed" not in label and "####" not in label])
+def test_each_label_equals_itself(label: str) -> None:
+    assert grade(rf"\boxed{{{label}}}", label) == 1.0
+
+
+def test_the_table_is_in_balance_and_has_no_doubles() -> None:
+    pairs = [str(pair) for pair in EQUAL + UNEQUAL]
+    assert len(set(pairs)) == len(pairs)
+    assert min(len(EQUAL), len(UNEQUAL)) >= 150
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

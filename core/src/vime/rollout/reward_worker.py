@@ -42,6 +42,17 @@ class RewardSetupError(PluginError):
     """A worker process could not load the reward. Ends the run whatever `--on-reward-error` says."""
 
 
+class WorkerError(RuntimeError):
+    """Stands for an exception of a worker process that cannot travel; counted under the name of that exception."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
+
+
 @dataclass
 class Outcome:
     """What a call in a worker process came to: a value or an exception, its time, and what it changed in each sample."""
@@ -270,12 +281,12 @@ def _changes(sample: Sample, before: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _portable(error: Exception) -> Exception:
-    """The exception itself where it survives the way back, else a RuntimeError that says the same; with its traceback as a note."""
+    """The exception itself where it survives the way back, else a WorkerError that says the same; with its traceback as a note."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     try:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever a foreign exception's pickling raises
-        copy = RuntimeError(f"{type(error).__name__}: {error}")
+        copy = WorkerError(type(error).__name__, str(error))
         for note in getattr(error, "__notes__", []):
             copy.add_note(note)
     copy.add_note(f"in a reward worker process:\n{trace}")

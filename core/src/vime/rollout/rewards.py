@@ -22,7 +22,7 @@ from vime.rollout.reward_guard import (
     where,
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
-from vime.rollout.reward_worker import RewardRunner, RewardSetupError, takes_group
+from vime.rollout.reward_worker import RewardRunner, RewardSetupError, WorkerError, takes_group
 from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class RewardScorer:
     def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope) -> None:
         """Count a failed reward, then raise, drop the sample, or give it a zero."""
         kinds = {RewardTimeoutError: "timeout", BadRewardError: "bad_value"}
-        self._errors[plugin, kinds.get(type(error), type(error).__name__)] += 1
+        kind = error.kind if isinstance(error, WorkerError) else kinds.get(type(error), type(error).__name__)
+        self._errors[plugin, kind] += 1
         if self.config.on_reward_error == "raise":
             if not isinstance(error, RewardTimeoutError | BadRewardError):
                 error.add_note(f"while scoring {where(sample)}; --on-reward-error drop|zero goes on without this reward")

@@ -258,7 +258,8 @@ def test_rows_share_nothing(tmp_path):
     path.write_text('[{"input": [{"role": "user", "content": "a"}], "label": [1], "metadata": {"k": [1]}}]')
     data = load_dataset(str(path), label_key="label")
     first = data[0]
-    first.prompt.append("x")
+    assert isinstance(first.prompt, list)
+    first.prompt.append({})
     first.label.append("x")
     first.metadata["k"].append("x")
     assert data[0] == PromptRow([{"role": "user", "content": "a"}], [1], {"k": [1]})

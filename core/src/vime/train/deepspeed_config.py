@@ -123,7 +123,9 @@ def start_process_group(device: torch.device) -> None:
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         if not torch.distributed.is_initialized():
+            from torch._C._distributed_c10d import HashStore
+
             for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
                 os.environ.setdefault(name, value)
-            torch.distributed.init_process_group(backend=backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+            torch.distributed.init_process_group(backend=backend, store=HashStore(), rank=0, world_size=1)
     deepspeed.init_distributed(dist_backend=backend, verbose=False)

@@ -67,8 +67,9 @@ class DeepSpeedTrainer:
         self.ranks: int = dist.get_world_size()
         self.rank: int = dist.get_rank()
         settings = deepspeed_config(self.config, self.dtype, self.ranks)
+        parameters: Any = list(policy.parameters())
         with quiet_deepspeed():
-            engine, *_ = deepspeed.initialize(model=policy, model_parameters=list(policy.parameters()), config=settings)
+            engine, *_ = deepspeed.initialize(model=policy, model_parameters=parameters, config=settings)
         engine.train()
         return engine
 
@@ -238,7 +239,7 @@ class DeepSpeedTrainer:
         if self.engine.zero_optimization() or self.engine.bfloat16_enabled():
             return None
         grads = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
-        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))) if grads else 0.0
+        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
     # -- scoring and weights -----------------------------------------------------------------------------------------
 

@@ -48,5 +48,5 @@ def load_model(path: str, dtype: torch.dtype, attn_implementation: str, device: 
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010
     return model.to(device)

@@ -54,9 +54,9 @@ class Objective:
     def __init__(self, config: Any, plugins: Any = None) -> None:
         self.config = config
         claimed = plugins.claimed if plugins is not None else lambda hook: None
-        self.policy_loss = claimed("policy_loss")
-        self.importance_weights = claimed("importance_weights")
-        self.reducer = claimed("pg_loss_reducer")
+        self.policy_loss: Any = claimed("policy_loss")
+        self.importance_weights: Any = claimed("importance_weights")
+        self.reducer: Any = claimed("pg_loss_reducer")
         if config.loss_type == "custom_loss" and self.policy_loss is None:
             raise ConfigError(
                 "--loss-type custom_loss, but nothing provides the loss",
@@ -163,7 +163,7 @@ class Objective:
             raise ContractError(
                 f"{hook.label}: pg_loss_reducer returned {type(reduce).__name__}", hint="return a function of the per-token losses"
             )
-        loss = reduce(pg_loss_K)
+        loss: Any = reduce(pg_loss_K)
         _check_tensor(hook, "the reduced loss", loss, ())
         return loss
 

@@ -137,8 +137,16 @@ def test_the_wait_for_a_free_worker_does_not_count() -> None:
         assert list(threads.map(lambda _: pool.call(time.sleep, 0.6, timeout=1.2), range(3))) == [None] * 3
 
 
+def test_processor_time_is_limited_apart_from_wall_clock_time() -> None:
+    with IsolatedPool(1, timeout=30.0, processor_timeout=0.5) as pool:
+        assert pool.call(time.sleep, 1.0) is None
+        with pytest.raises(IsolatedTimeout, match=r"limit of 0\.5 s \(processor time\)"):
+            pool.call(hold_the_interpreter_lock)
+        assert pool.call(operator.add, 2, 2) == 4
+
+
 def test_preloaded_modules_do_not_count() -> None:
-    with IsolatedPool(1, timeout=0.3, preload=("sympy",)) as pool:
+    with IsolatedPool(1, timeout=20, processor_timeout=0.2, preload=("sympy",)) as pool:
         assert str(pool.call(eval, "__import__('sympy').Integer(4)")) == "4"
 
 
@@ -257,11 +265,11 @@ def test_close_ends_workers_and_fails_what_runs() -> None:
 
 
 def test_a_pool_travels_as_its_settings(pool: IsolatedPool) -> None:
-    copy = pickle.loads(pickle.dumps(IsolatedPool(3, timeout=4.0, memory_mib=None, preload=("json",))))
-    assert (copy.workers, copy.timeout, copy.memory_mib, copy.preload) == (3, 4.0, None, ("json",))
+    copy = pickle.loads(pickle.dumps(IsolatedPool(3, timeout=4.0, processor_timeout=2.0, memory_mib=None, preload=("json",))))
+    assert (copy.workers, copy.timeout, copy.processor_timeout, copy.memory_mib, copy.preload) == (3, 4.0, 2.0, None, ("json",))
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"timeout": 0}, {"timeout": -1.0}])
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"timeout": 0}, {"timeout": -1.0}, {"processor_timeout": 0}])
 def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="got"):
         IsolatedPool(**settings)

@@ -76,6 +76,36 @@ EQUAL: list[tuple[str, object]] = [
     # several accepted answers, worked solutions as labels
     ("2", ["1", "2"]), ("0.5", ["x", 0.5]), (r"\sqrt{2}", ["7", r"2^{1/2}"]), ("42", "6 * 7 = 42\n#### 42"), ("1200", "#### 1,200"),
     ("4", r"so it is \boxed{4}."),
+    # more of all kinds
+    ("14", "14.0"), ("3", "3.000"), (r"\frac{3}{4}", "0.75"), ("0.75", "3/4"), (r"-\frac{2}{3}", "-2/3"), (r"$\frac{2}{3}$", "2/3"),
+    ("2/3", r"\frac 2 3"), (r"\frac{ 2 }{ 3 }", "2/3"), (r"11\sqrt{2}", r"11\sqrt2"),
+    (r"(3,\frac{\pi}{2})", r"\left( 3, \frac{\pi}{2} \right)"), ("p - q", "p-q"), (r"\frac{14}{3}", r"4\frac{2}{3}"),
+    ("9", r"9\text{ units}"), (r"\text{Evelyn}", "Evelyn"), (r"42^\circ", "42"), ("27", r"27 \text{ square units}"), (r"90^{\circ}", "90"),
+    (r"3\sqrt{13}", r"\sqrt{117}"), (r"\frac{3}{56}", "3/56"), ("6-5i", "-5i+6"), ("-50", "-50.0"),
+    (r"\frac{\sqrt{6}}{3}", r"\sqrt{\frac{2}{3}}"),
+    (r"(-\infty,-7)\cup(-7,3)\cup(3,\infty)", r"(-\infty, -7) \cup (-7, 3) \cup (3, \infty)"), ("x^2-2x+1", "(x-1)^2"),
+    ("[2,5)", "[ 2, 5 )"), (r"\text{(A)}", "A"), (r"16.5\%", "0.165"), ("1,2,3", "3,2,1"), (r"\$18.90", "18.90"), ("10{,}080", "10080"),
+    ("6 + 9i", "9i + 6"), (r"\begin{pmatrix} -1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} -1\\2\end{pmatrix}"), ("-3 < x < 2", "-3<x<2"),
+    ("y = x^2", "x^2"), ("e", "e"), (r"\ln 2", r"\ln(2)"), (r"\log 10", "1"), (r"\log_{10} 100", "2"), ("2^{-1}", "0.5"), ("4^{1/2}", "2"),
+    ("|{-3}|", "3"), ("|-3|", "3"), (r"\lfloor 2.5 \rfloor", "2"), (r"\lceil 2.5 \rceil", "3"), (r"\frac{dy}{dx} = 2x", "2x"),
+    ("f(x) = x^2 + 1", "x^2+1"), ("x = 2, y = 3", "x=2,y=3"), (r"\sqrt{x^2+1}", r"\sqrt{1+x^2}"), (r"\frac{1}{2}x + 3", r"\frac{x}{2}+3"),
+    ("n(n+1)/2", r"\frac{n(n+1)}{2}"), ("2n-1", "-1+2n"), (r"5 \times 10^{-3}", "0.005"), ("1{,}000{,}000", "10^6"),
+    (r"\sin x \cos x", r"\cos x \sin x"), (r"\sin^2 x + \cos^2 x", "1"), (r"\tan 45^\circ", "1"), ("3:2", "3:2"),
+    (r"\frac{3}{2}\pi", r"\frac{3\pi}{2}"), ("1.25", r"1\frac14"), (r"\{ \}", r"\emptyset"), (r"\mathbb{R}", r"\mathbb{R}"),
+    (r"7 \pmod{12}", r"7 \pmod{12}"), (r"\overline{AB}", r"\overline{AB}"), (r"\triangle ABC", r"\triangle ABC"),
+    (r"6 \text{ inches}", "6"), (r"3 \text{ or } 4", r"4 \text{ or } 3"), (r"\text{June 20}", "June 20"), (r"20 \text{ m}^3", "20 m^3"),
+    (r"8\text{ a.m.}", "8 a.m."), ("11:00", "11:00"), (r"2 \cdot 10^3", "2000"), (r"\dfrac{ -1 }{ 3 }", "-1/3"), (r"5\,000", "5000"),
+    (r"\frac{x}{y}", "x/y"), (r"\frac{-b}{2a}", r"-\frac{b}{2a}"), (r"x \neq 2", r"x\ne2"), (r"x \leq -1", "x <= -1"),
+    (r"\sqrt[4]{16}", "2"), ("8!/6!", "56"), (r"{10 \choose 3}", "120"), (r"\binom{10}{3}", "120"), ("C(10,3)", "C(10,3)"),
+    (r"1 + \frac{1}{2}", "1.5"), ("1/3 + 1/6", "1/2"), (r"\left[\frac{1}{2}, 3\right)", "[0.5,3)"), ("-x+3", "3-x"), ("3-x", "3 - x"),
+    (r"\frac{\frac{1}{2}}{2}", "0.25"), (r"0.5 \text{ or } \frac{1}{2}", r"\frac12"), (r"t=3\text{ s}", "3"),
+    (r"3\text{ seconds}", "t = 3"), (r"\pi r^2", r"r^2 \pi"), ("a_1 = 3", "3"), ("a_n = 2n", "2n"), ("(2, -3)", "(x,y)=(2,-3)"),
+    (r"10\%", "0.1"), (r"45\text{ mph}", "45"), ("one", "One"), (r"\text{True}", "true"),
+    (r"3.0 \times 10^8 \text{ m/s}", r"3\times10^8 m/s"), ("3e8 m/s", "300000000 m/s"), (r"\vec{v} = (1,2)", "(1,2)"),
+    (r"\langle 1, 2 \rangle", r"\langle 1,2\rangle"), ("1+i", "i+1"), (r"\frac{1+i}{2}", "0.5+0.5i"), (r"e^{i\pi}", "-1"),
+    ("i", r"\sqrt{-1}"), ("2i^2", "-2"), (r"\frac{5}{\sqrt{5}}", r"\sqrt5"), (r"x \in [1,2]", "[1,2]"), ("[1,2]", r"x \in [1,2]"),
+    (r"1 \le x \le 2", r"x \in [1,2]"), (r"x<2 \text{ or } x>3", r"x>3 \text{ or } x<2"), (r"\{x \mid x > 3\}", r"(3,\infty)"),
+    (r"k=-2 \text{ and } k = 5", "5,-2"), (r"\text{odd}", "odd"),
 ]  # fmt: skip
 
 UNEQUAL: list[tuple[str, object]] = [
@@ -124,6 +154,24 @@ UNEQUAL: list[tuple[str, object]] = [
     ("undefined", "0"), ("None", "0"), ("nan", "0"), ("true", False),
     # several accepted answers, worked solutions as labels
     ("3", ["1", "2"]), (r"\sqrt{2}", ["7", r"\sqrt{3}"]), ("6", "6 * 7 = 42\n#### 42"), ("5", r"so it is \boxed{4}, not 5."),
+    # more of all kinds
+    ("14", "41"), ("3", "3.001"), (r"-\frac{2}{3}", "2/3"), (r"(3,\pi)", r"(\pi,3)"), (r"\text{Evelyn}", "Ann"), ("p-q", "q-p"),
+    ("6-5i", "6+5i"), ("[2,5)", "[2,5]"), ("(2,5]", "[2,5]"), (r"\text{(A)}", "C"), ("1,2,3", "1,2"), ("-3<x<2", "-3<x<=2"),
+    ("y=x^2", "x^3"), (r"\ln 2", r"\ln 3"), ("|-3|", "-3"), ("2x", "2y"), ("x = 2, y = 3", "x=3,y=2"), ("x=2", "y=2"),
+    (r"\frac{1}{2}x+3", r"\frac{1}{2x}+3"), ("3:2", "2:3"), (r"\{ \}", "0"), (r"\mathbb{R}", r"\mathbb{Z}"),
+    (r"7 \pmod{12}", r"5 \pmod{12}"), (r"\overline{AB}", r"\overline{CD}"), ("6 inches", "6 feet"), (r"3 \text{ or } 4", "3"),
+    ("June 20", "June 21"), ("8 a.m.", "8 p.m."), (r"5\,000", "5"), (r"x \neq 2", "x=2"), (r"x \leq -1", r"x \geq -1"),
+    (r"\sqrt[4]{16}", "4"), ("8!/6!", "8"), ("0.1", "10"), (r"10\%", "10"), ("1+i", "1-i"), (r"e^{i\pi}", "1"), ("i", "-i"),
+    (r"1 \le x \le 2", "(1,2)"), ("x<2", "x>2"), (r"\{x \mid x>3\}", "3"), (r"k=-2 \text{ and } k=5", "5"), ("2,3", "23"), ("1,2", "1.2"),
+    ("(1,234)", "1234"), ("12", "1, 2"), ("x^2", "2x"), ("10^{-2}", "-100"), ("4", "four"), (r"\frac{4}{0}", "4"), ("0", r"\emptyset"),
+    (r"3.0 \times 10^8", "3.0"), ("3 m/s", "3 s/m"), ("1", "1, 1, 2"), (r"\pi", r"\pi^2"), (r"\frac{\pi}{6}", r"\frac{\pi}{3}"),
+    (r"-\infty", r"\infty"), ("AB", "BC"), (r"\text{no}", r"\text{not}"), (r"2\sqrt{5}", r"5\sqrt{2}"), ("x+y", "xy"), ("x-y", "y-x"),
+    (r"\sqrt{x^2}", "x^2"), ("0.1+0.2", "0.30000001"), ("1000000", "1000001"), ("[1,2]", "(1,2)"),
+    (r"\langle 1,2\rangle", r"\langle 2,1\rangle"), (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", "1, 2"), ("5^2", "52"), ("2^3", "3^2"),
+    (r"\log_2 8", r"\log_8 2"), (r"A \cup B", r"A \cap B"), (r"\sin x", r"\cos x"), ("-(-5)", "-5"), (r"\frac{7}{2}", "7"),
+    ("x=1 or x=2", "x=1"), ("8:15", "8.25"), (r"0.\overline{12}", "0.12"), (r"0.1\overline{2}", r"0.\overline{12}"),
+    (r"1\frac{1}{2}", r"\frac{1}{2}"), (r"3\frac{1}{2}", r"\frac{3}{2}"), (r"\sqrt{-4}", "2"), ("1/(1/2)", "1/2"), ("2^{2^2}", "4"),
+    ("a", r"\alpha"), ("T", "F"), (r"\text{B and C}", "B"), ("(A) 3", "B"),
 ]  # fmt: skip
 
 

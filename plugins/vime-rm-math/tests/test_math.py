@@ -24,17 +24,20 @@ NUM_GPUS = 0
 
 
 def thousand_answers() -> list[tuple[str, object]]:
-    """1,000 answers, right and wrong, one in five of which needs a worker."""
+    """1,000 answers, right and wrong in turns, 100 of which need a worker."""
     answers: list[tuple[str, object]] = []
-    for i in range(200):
-        wrong = i % 2
-        answers += [
+    for i in range(1000):
+        wrong = i // 5 % 2
+        kinds = [
             (rf"\boxed{{{i + wrong}}}", i),
             (f"The answer is {i}.{wrong}", f"{i}.0"),
             (rf"\boxed{{\frac{{{i}}}{{7}}}}", f"{2 * i + wrong}/14"),
-            (rf"#### {i + wrong:,}", str(i)),
-            (rf"\boxed{{{i + 2 + wrong}\sqrt{{8}}}}", rf"{2 * (i + 2)}\sqrt{{2}}"),
+            (f"#### {i + wrong:,}", str(i)),
+            (rf"\boxed{{{i + 2 + wrong}\sqrt{{8}}}}", rf"{2 * (i + 2)}\sqrt{{2}}")
+            if i % 20 in (4, 19)
+            else (rf"\boxed{{{50 + wrong}\%}}", 0.5),
         ]
+        answers.append(kinds[i % 5])
     return answers
 
 
@@ -44,8 +47,8 @@ def verdicts(answers: list[tuple[str, object]]) -> list[float]:
 
 def test_verdicts_are_the_same_from_threads_and_processes() -> None:
     answers = thousand_answers()
-    expected = [1.0 - i % 2 for i in range(200) for _ in range(5)]
-    assert sum(decide(*pair)[0] is None for pair in answers) == 200
+    expected = [1.0 - i // 5 % 2 for i in range(1000)]
+    assert sum(decide(*pair)[0] is None for pair in answers) == 100
     assert verdicts(answers) == expected
     with ThreadPoolExecutor(8) as threads:
         parts = list(threads.map(verdicts, [answers[i::8] for i in range(8)]))
@@ -134,7 +137,8 @@ def test_floats_are_what_they_print() -> None:
 def test_settings_are_checked(settings: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Math.Settings(**settings)
-    assert Math(Math.Settings(timeout=5, workers=3)).grader.pool.timeout == 5
+    pool = Math(Math.Settings(timeout=5, workers=3)).grader.pool
+    assert (pool.processor_timeout, pool.workers) == (5, 3)
 
 
 def test_plain_answers_start_no_worker() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import sys
 import threading
 import weakref
@@ -19,15 +20,17 @@ T = TypeVar("T")
 
 
 class IsolatedTimeout(TimeoutError):
-    """A call ran past its limit; its worker was killed. `limit` is in seconds, `function` the name of what ran."""
+    """A call ran past its limit; its worker was killed. `limit` is in seconds, `function` the name of what ran, and `kind`
+    the time that was limited: "wall-clock" or "processor"."""
 
-    def __init__(self, function: str, limit: float) -> None:
-        super().__init__(function, limit)
+    def __init__(self, function: str, limit: float, kind: str = "wall-clock") -> None:
+        super().__init__(function, limit, kind)
         self.function = function
         self.limit = limit
+        self.kind = kind
 
     def __str__(self) -> str:
-        return f"{self.function} was stopped after its limit of {self.limit:g} s"
+        return f"{self.function} was stopped after its limit of {self.limit:g} s ({self.kind} time)"
 
 
 class IsolatedError(RuntimeError):
@@ -41,6 +44,8 @@ class IsolatedPool:
         workers: number of processes. They start with the first call, or with `warm_up`.
         timeout: limit in seconds of wall-clock time for a call, from its start in a worker: neither waiting for a free
             worker nor the start of one counts. `call` and `acall` may give another limit.
+        processor_timeout: limit in seconds of processor time for a call, None for none. On a busy machine a call that
+            computes gets as far as on an idle one, so that the outcome does not depend on what else runs.
         memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError.
         preload: modules that are imported once, before the workers are forked, so that no call waits for them.
 
@@ -49,13 +54,22 @@ class IsolatedPool:
     and end with the process that owns the pool, however that ends. After a fork, the child starts workers of its own.
     """
 
-    def __init__(self, workers: int = 2, *, timeout: float = 10.0, memory_mib: int | None = 2048, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        timeout: float = 10.0,
+        processor_timeout: float | None = None,
+        memory_mib: int | None = 2048,
+        preload: Sequence[str] = (),
+    ) -> None:
         if workers < 1:
             raise ValueError(f"IsolatedPool needs at least one worker, got workers={workers}")
-        if timeout <= 0:
-            raise ValueError(f"IsolatedPool needs a timeout above 0 seconds, got {timeout}")
+        if min(timeout, timeout if processor_timeout is None else processor_timeout) <= 0:
+            raise ValueError(f"IsolatedPool needs limits above 0 seconds, got timeout={timeout}, processor_timeout={processor_timeout}")
         self.workers = workers
         self.timeout = timeout
+        self.processor_timeout = processor_timeout
         self.memory_mib = memory_mib
         self.preload = tuple(preload)
         self._lock = threading.Lock()
@@ -68,7 +82,7 @@ class IsolatedPool:
         Raises what the function raised, with the worker's traceback as a note; IsolatedTimeout past the limit;
         IsolatedError when the worker died; TypeError for a function or arguments that cannot be sent.
         """
-        request, limit = _pack(function, args), self._limit(timeout)
+        request, limit = _pack(function, args, self.processor_timeout), self._limit(timeout)
         outcome: worker.Outcome | None = None
         while outcome is None:
             running = self._ensure_running()
@@ -86,7 +100,7 @@ class IsolatedPool:
         """`call` for event loops: never blocks the loop. Cancelling it kills the worker that runs the call."""
         import asyncio
 
-        request, limit = _pack(function, args), self._limit(timeout)
+        request, limit = _pack(function, args, self.processor_timeout), self._limit(timeout)
         outcome: worker.Outcome | None = None
         while outcome is None:
             running = self._running
@@ -116,7 +130,7 @@ class IsolatedPool:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.workers, self.timeout, self.memory_mib, self.preload)
+        return _rebuild, (self.workers, self.timeout, self.processor_timeout, self.memory_mib, self.preload)
 
     def _limit(self, timeout: float | None) -> float:
         limit = self.timeout if timeout is None else timeout
@@ -152,6 +166,8 @@ class IsolatedPool:
             raise IsolatedError(f"{name}: the pool was closed before the call ended") from None
         if not isinstance(error, BrokenProcessPool):  # pebble's ProcessExpired
             code = getattr(error, "exitcode", 0)
+            if code == -signal.SIGPROF and self.processor_timeout is not None:
+                raise IsolatedTimeout(name, self.processor_timeout, "processor") from None
             raise IsolatedError(f"the worker process that ran {name} died (exit code {code}){_death(code)}") from None
         # A worker without a call was killed from outside, which pebble takes as the end of the whole pool.
         if running.completed == 0:
@@ -233,11 +249,13 @@ class _Running:
 _POOL_FAILURES = (TimeoutError, BrokenProcessPool, OSError, _Closed)
 
 
-def _rebuild(workers: int, timeout: float, memory_mib: int | None, preload: tuple[str, ...]) -> IsolatedPool:
-    return IsolatedPool(workers, timeout=timeout, memory_mib=memory_mib, preload=preload)
+def _rebuild(
+    workers: int, timeout: float, processor_timeout: float | None, memory_mib: int | None, preload: tuple[str, ...]
+) -> IsolatedPool:
+    return IsolatedPool(workers, timeout=timeout, processor_timeout=processor_timeout, memory_mib=memory_mib, preload=preload)
 
 
-def _pack(function: Callable[..., Any], args: tuple[Any, ...]) -> worker.Call:
+def _pack(function: Callable[..., Any], args: tuple[Any, ...], processor_limit: float | None) -> worker.Call:
     name = _name(function)
     module = getattr(function, "__module__", None) or type(function).__module__
     if module == "__main__":
@@ -249,7 +267,7 @@ def _pack(function: Callable[..., Any], args: tuple[Any, ...]) -> worker.Call:
             f"{name} and its arguments cannot be sent to a worker process ({type(error).__name__}: {error}); "
             "use a function at the top level of a module, and plain data"
         ) from error
-    return worker.Call(pickled, module, getattr(sys.modules.get(module), "__file__", None))
+    return worker.Call(pickled, module, getattr(sys.modules.get(module), "__file__", None), processor_limit)
 
 
 def _unpack(outcome: worker.Outcome, function: Callable[..., Any]) -> Any:

@@ -25,11 +25,13 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Call:
-    """One call on its way to a worker. `pickled` holds (function, args); `module` and `file` say where the function lives."""
+    """One call on its way to a worker. `pickled` holds (function, args); `module` and `file` say where the function lives;
+    `processor_limit` is in seconds."""
 
     pickled: bytes
     module: str
     file: str | None
+    processor_limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,13 @@ def run_call(call: Call) -> Outcome:
     try:
         _provide_module(call.module, call.file)
         function, args = pickle.loads(call.pickled)
-        return Outcome(value=pickle.dumps(function(*args)))
+        # Its default action ends the process in the kernel, also while C code holds the interpreter lock.
+        signal.setitimer(signal.ITIMER_PROF, call.processor_limit or 0)
+        try:
+            value = function(*args)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        return Outcome(value=pickle.dumps(value))
     except BaseException as error:  # noqa: BLE001 (all of them travel)
         return _describe(error)
 

@@ -22,6 +22,7 @@ Symbolic = Callable[[str, str], bool]
 MOST_MEMBERS = 64
 _VARIABLE = re.compile(
     r"(?:[A-Za-z]|\\[a-z]+)'{0,3}(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]{1,12}\}))?(?:\([A-Za-z0-9,+\- ]{1,12}\))?"
+    r"|\\(?:vec|mathbf|hat|bar|overline|angle|operatorname)\s*\{?[A-Za-z]{1,3}\}?|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}"
     r"|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
 )
 _EQUALS = r"(?<![<>!:])=(?!=)"
@@ -35,6 +36,7 @@ _OPEN = re.compile(r"[A-DF-HJ-Za-df-hj-z]")
 """A letter that can be a variable: any but e and i."""
 _COMMANDS = re.compile(rf"{_TEXT.pattern}|\\[A-Za-z]+")
 _NUMERAL_WITH_SUBSCRIPT = re.compile(r"[0-9}]\s*_")
+_SET_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|\\vert|\||:)\s*([^{}]*(?:[<>]|\\[lg]e)[^{}]*)\\\}")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])\s*")
 
 
@@ -56,7 +58,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Collection:
-    """Members between `opening` and `closing`; "set" brackets ("{", "}") are unordered, all others ordered."""
+    """Members between `opening` and `closing`. Those between "{" and "}" have no order; "=" has a name and its value."""
 
     opening: str
     closing: str
@@ -97,7 +99,8 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
 
 def _same_text(answer: str, label: str) -> bool | None:
     """Decide what needs no mathematics: equal text, words, letters of choices, clock times and ratios."""
-    if notation.without_spaces(answer) == notation.without_spaces(label):
+    spellings = [notation.without_spaces(_TEXT.sub(lambda match: match.group(1), text)).rstrip(".") for text in (answer, label)]
+    if spellings[0] == spellings[1] != "":
         return True
     answer_word, label_word = _as_word(answer), _as_word(label)
     if answer_word and label_word and len(answer_word) > 1 and answer_word.casefold() == label_word.casefold():
@@ -152,6 +155,8 @@ def _is_equation(text: str) -> bool:
 def _term(text: str) -> Term:
     """Read cleaned text as a chain of equalities, a collection, or one quantity."""
     text = notation.unwrap(text)
+    if builder := _SET_BUILDER.fullmatch(text):
+        text = builder.group(1)  # the condition says which numbers are in the set
     if _is_equation(text):
         members = notation.split_top(text, _EQUALS)
         closed = len(members) <= MOST_MEMBERS and not any(_OPEN.search(_COMMANDS.sub(" ", member)) for member in members)
@@ -166,11 +171,11 @@ def _collection(text: str) -> Collection | None:
         opening, content, closing = inside
         members = notation.split_top(content, ",|;")
         if (len(members) > 1 or opening == "{") and content.strip() and len(members) <= MOST_MEMBERS and r"\mid" not in content:
-            return Collection(opening, closing, tuple(_member(member) for member in members))
+            return Collection(opening, closing, _members(members))
         return None
     members = [part for part in notation.split_top(text, _LIST) if part.strip()]
     if 1 < len(members) <= MOST_MEMBERS:
-        return Collection("{", "}", tuple(_member(member) for member in members))
+        return Collection("{", "}", _members(members))
     signs = _PLUS_MINUS.findall(text)
     if len(signs) == 1:
         plus, minus = _PLUS_MINUS.sub("+", text), _PLUS_MINUS.sub("-", text)
@@ -199,9 +204,12 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-def _member(text: str) -> Term:
-    _, body = _take_variable(text.strip())
-    return _term(body)
+def _members(texts: list[str]) -> tuple[Term, ...]:
+    """Read the members of a collection. One name for all is dropped (`x=1 or x=2`), different ones stay (`x=1, y=2`)."""
+    pairs = [_take_variable(text.strip()) for text in texts]
+    if len({name for name, _ in pairs if name}) <= 1:
+        return tuple(_term(body) for _, body in pairs)
+    return tuple(Collection("=", "=", (_leaf(name), _term(body))) if name else _term(body) for name, body in pairs)
 
 
 def _leaf(text: str) -> Leaf:
@@ -227,8 +235,10 @@ def _same(answer: Term, label: Term, symbolic: Symbolic | None) -> bool | None:
         return _same_leaf(answer, label, symbolic)
     single, other = (answer, label) if isinstance(answer, Collection) else (label, answer)
     assert isinstance(single, Collection) and isinstance(other, Leaf)
+    if single.opening == "=":
+        return _same(single.members[1], other, symbolic)
     if other.value is not None:
-        return _same(single.members[0], other, symbolic) if len(single.members) == 1 else False
+        return _all(_same(member, other, symbolic) for member in single.members) if single.opening == "{" else False
     return _ask(symbolic, _text(answer), _text(label))
 
 

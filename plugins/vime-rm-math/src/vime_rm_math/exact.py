@@ -66,6 +66,8 @@ def _before_scale(text: str) -> Fraction | None:
 def _grouped(text: str) -> Fraction | None:
     for opening, closing in (("(", ")"), ("{", "}")):
         if len(text) > 2 and text[0] == opening and text[-1] == closing and text.count(opening) == 1 and text.count(closing) == 1:
+            if "," in text:  # a tuple of two: (1,234)
+                return None
             return exact_number(text[1:-1])
     return None
 

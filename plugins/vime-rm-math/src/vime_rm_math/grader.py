@@ -22,12 +22,13 @@ class Grader:
     """Decides answers. Plain ones at once in the calling thread; the others in worker processes that can be killed.
 
     Args:
-        timeout: limit in seconds for one answer in a worker.
+        timeout: limit in seconds for one answer in a worker. It counts processor time, so that a busy machine changes no
+            verdict; the wall clock may show five times as much.
         workers: number of worker processes. They start with the first answer that needs one.
     """
 
     def __init__(self, *, timeout: float = 2.0, workers: int = 2) -> None:
-        self.pool = IsolatedPool(workers, timeout=timeout, memory_mib=2048, preload=("vime_rm_math.warm",))
+        self.pool = IsolatedPool(workers, timeout=5 * timeout, processor_timeout=timeout, memory_mib=2048, preload=("vime_rm_math.warm",))
 
     def grade(self, response: str, label: Any, *, name: str = "the answer") -> float:
         """1.0 where the response's final answer equals the label, or one of a list of labels; else 0.0.

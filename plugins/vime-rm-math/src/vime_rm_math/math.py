@@ -14,7 +14,7 @@ class Math:
 
     class Settings(BaseSettings):
         timeout: float = Field(default=2.0, gt=0)
-        """Limit in seconds for one answer that needs more than exact arithmetic. Past it, the answer is a counted timeout."""
+        """Limit in seconds of processor time for an answer that needs more than exact arithmetic; past it, a counted timeout."""
         workers: int = Field(default=2, ge=1)
         """Processes that decide such answers. They start with the first one."""
 

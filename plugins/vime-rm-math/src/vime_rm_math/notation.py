@@ -30,6 +30,8 @@ _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![A-Za-z])|qquad(?![A-Za-z])|hs
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\{[^{}]*\})|([0-9A-Za-z]))\s*(?:(\{[^{}]*\})|([0-9A-Za-z]))")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
+_EMPTY_SET = re.compile(r"\\\{\s*\\\}")
 _SYNONYMS = [
     (re.compile(rf"\\{old}(?![A-Za-z])"), lambda _, new=new: new)
     for old, new in {
@@ -57,6 +59,8 @@ def clean(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text)
     text = _DEGREES.sub(r"^{\\circ}", text)
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = _EMPTY_SET.sub(r"\\emptyset ", text)
     text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
     text = _SHORT_FRACTION.sub(_braced_fraction, text)
     return unwrap(text)

@@ -35,79 +35,13 @@ _SCALE = {symbol: (base, Fraction(factor)) for base, units in _BASES.items() for
 SPOKEN_UNITS = "|".join(sorted({name for name in _KNOWN if name != "in" and not name.startswith("deg")}, key=len, reverse=True))
 """For a regular expression: units that may follow a number in running text."""
 
-_NOT_UNITS = set(
-    [
-        "and",
-        "or",
-        "not",
-        "no",
-        "to",
-        "if",
-        "for",
-        "when",
-        "where",
-        "with",
-        "from",
-        "by",
-        "at",
-        "as",
-        "is",
-        "are",
-        "than",
-        "more",
-        "less",
-        "over",
-        "under",
-        "plus",
-        "minus",
-        "times",
-        "base",
-        "mod",
-        "modulo",
-        "between",
-        "pi",
-        "e",
-        "i",
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "csc",
-        "log",
-        "ln",
-        "exp",
-        "inf",
-        "infty",
-        "infinity",
-        "alpha",
-        "beta",
-        "gamma",
-        "theta",
-        "phi",
-        "tau",
-        "omega",
-        "mu",
-        "lambda",
-        "max",
-        "lim",
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-        "trillion",
-        "dozen",
-        "half",
-        "halves",
-        "third",
-        "thirds",
-        "quarter",
-        "quarters",
-        "percent",
-        "undefined",
-        "none",
-    ]
+_NOT_UNIT_WORDS = (
+    "and or not no to if for when where with from by at as is are than more less over under plus minus times base mod modulo "
+    "between pi e i sqrt sin cos tan cot csc log ln exp inf infty infinity alpha beta gamma theta phi tau omega mu lambda "
+    "max lim hundred thousand million billion trillion dozen half halves third thirds quarter quarters percent undefined "
+    "none "
 )
+_NOT_UNITS = frozenset(_NOT_UNIT_WORDS.split())
 _TEXT = r"\\(?:text|textrm|textbf|textit|textsf|mathrm|mathbf|mathit|mbox|operatorname|rm|bf)\s*\{([^{}]*)\}"
 _TEXT_COMMAND = re.compile(_TEXT)
 _DEGREE = r"\^\{\\circ\}"

@@ -44,7 +44,7 @@ def symbolic_equal(answer: str, label: str) -> bool:
         if not found or not isinstance(found[0], Basic | MatrixBase):
             return False
         parsed.append(_same_symbols(found[0]))
-    return not _differ(*parsed) and verify(parsed[0], parsed[1], timeout_seconds=None)
+    return not _differ(*parsed) and verify(parsed[0], parsed[1], allow_set_relation_comp=True, timeout_seconds=None)
 
 
 def to_latex(text: str) -> str:
@@ -82,7 +82,8 @@ def _differ(label: Any, answer: Any) -> bool:
     symbols = sorted(label.free_symbols | answer.free_symbols, key=str)
     point = {one: Rational(2 * place + 3, 7) + Rational(place, 11) for place, one in enumerate(symbols)}
     try:
-        there, here = (one.xreplace(point).evalf(30) for one in (label, answer))
+        values: list[Any] = [one.xreplace(point) for one in (label, answer)]
+        there, here = (value.evalf(30) for value in values)
         if not (there.is_finite and here.is_finite):
             return False
         distance = abs(there - here).evalf()

@@ -99,7 +99,8 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
 
 def _same_text(answer: str, label: str) -> bool | None:
     """Decide what needs no mathematics: equal text, words, letters of choices, clock times and ratios."""
-    spellings = [notation.without_spaces(_TEXT.sub(lambda match: match.group(1), text)).rstrip(".") for text in (answer, label)]
+    spellings = [notation.without_spaces(_TEXT.sub(lambda match: match.group(1), text)) for text in (answer, label)]
+    spellings = [re.sub(r"(?<!\.)\.$", "", spelling) for spelling in spellings]
     if spellings[0] == spellings[1] != "":
         return True
     answer_word, label_word = _as_word(answer), _as_word(label)

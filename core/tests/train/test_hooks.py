@@ -112,6 +112,16 @@ def test_policy_loss_replaces_the_loss(train):
     assert metrics["mean_log_prob"] < 0 and metrics["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_loss_that_is_not_finite_skips_the_step_even_if_its_gradient_is(train, stage):
+    def infinite(args, inputs):
+        return inputs.reduce(inputs.log_probs) + float("inf"), {}
+
+    metrics, moved = train(values={"loss_type": "custom_loss", "zero_stage": stage}, policy_loss=infinite)
+    assert metrics["skipped_steps"] == 1.0
+    assert not any(difference.any() for difference in moved.values())
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +59,26 @@ def model_factory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], 
         return made[tied]
 
     return make
+
+
+Vime = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def vime() -> Vime:
+    """Run `vime ARGS...` as a user would, in a process of its own."""
+
+    def run(*arguments: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vime", *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 rows of prompts `a+b=` whose label is the sum, in a jsonl file."""
+    path = tmp_path_factory.mktemp("data") / "sums.jsonl"
+    pairs = [(a, b) for a in range(8) for b in range(8)]
+    path.write_text("".join(json.dumps({"prompt": f"{a}+{b}=", "answer": str((a + b) % 10)}) + "\n" for a, b in pairs))
+    return path

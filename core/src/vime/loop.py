@@ -32,8 +32,7 @@ def train(resolved: Resolved) -> int:
 def training_loop(run: LocalRuntime) -> None:
     """Rollout, train, sync, and now and then evaluate and save, until the last rollout."""
     run.sync_weights()
-    if run.evaluates_before_training:
-        run.evaluate()
+    run.evaluate_if_due()
     while run.rollouts_left:
         with run.step() as step:
             with step.timed("rollout"):
@@ -42,10 +41,8 @@ def training_loop(run: LocalRuntime) -> None:
                 run.train(groups)
             with step.timed("sync"):
                 run.sync_weights()
-        if run.evaluation_is_due:
-            run.evaluate()
-        if run.checkpoint_is_due:
-            run.save()
+        run.evaluate_if_due()
+        run.save_if_due()
     run.save()
 
 

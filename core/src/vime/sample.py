@@ -104,15 +104,21 @@ class Sample:
         """
         if trainable:
             if log_probs is None:
-                raise ValueError(f"sample {self.index}: {len(tokens)} trainable tokens came without log-probs; pass log_probs or trainable=False")
+                raise ValueError(
+                    f"sample {self.index}: {len(tokens)} trainable tokens came without log-probs; pass log_probs or trainable=False"
+                )
             if len(log_probs) != len(tokens):
                 raise ValueError(f"sample {self.index}: {len(tokens)} tokens but {len(log_probs)} log-probs")
         elif log_probs is not None:
             raise ValueError(f"sample {self.index}: {len(tokens)} tokens are not trainable, yet {len(log_probs)} log-probs were passed")
         if self.response_length and self.rollout_log_probs is None and trainable:
-            raise ValueError(f"sample {self.index}: its first {self.response_length} response tokens have no log-probs, so {len(tokens)} with log-probs cannot follow")
+            raise ValueError(
+                f"sample {self.index}: {len(tokens)} tokens with log-probs cannot follow {self.response_length} response tokens without"
+            )
         if self.loss_mask is not None and len(self.loss_mask) != self.response_length:
-            raise ValueError(f"sample {self.index}: loss_mask has {len(self.loss_mask)} entries for a response of {self.response_length} tokens")
+            raise ValueError(
+                f"sample {self.index}: loss_mask has {len(self.loss_mask)} entries for a response of {self.response_length} tokens"
+            )
         if self.loss_mask is None and (self.response_length or not trainable):
             self.loss_mask = [1] * self.response_length
         if self.loss_mask is not None:

@@ -7,20 +7,17 @@ the comments name the reason where a line looks odd.
 from __future__ import annotations
 
 import asyncio
-import gc
-import importlib.metadata
-import importlib.util
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import SamplingParams
+from vime.engine.vllm_options import engine_options, prepare_environment, vllm_params
+from vime.engine.vllm_repairs import repack_tied_head, shut_down
 from vime.errors import EngineError
 from vime.outputs import Generation
 
@@ -29,31 +26,6 @@ if TYPE_CHECKING:
 
 SETTLE_TURNS = 8
 """Turns of the event loop that a deterministic engine waits after results, so that follow-up requests join one wave."""
-
-
-def prepare_environment() -> None:
-    """Set what vLLM reads when it is first imported. A value that the user has set stays."""
-    if importlib.util.find_spec("vllm") is not None and _is_cpu_build():
-        # Without it the first generation compiles sampling kernels for up to 20 s; eager mode has no use for them.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    for name, value in {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }.items():
-        os.environ.setdefault(name, value)
-
-
-def _is_cpu_build() -> bool:
-    try:
-        importlib.metadata.distribution("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 @dataclass(eq=False)
@@ -85,9 +57,9 @@ class LocalEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.deterministic = deterministic
-        options = _engine_options(config, model_path, concurrency) | {"dtype": dtype} | config.vllm_engine_args
+        options: dict[str, Any] = engine_options(config, model_path, concurrency) | {"dtype": dtype} | config.vllm_engine_args
         try:
-            self.llm_engine = LLMEngine.from_engine_args(EngineArgs(**options))
+            self.llm_engine: Any = LLMEngine.from_engine_args(EngineArgs(**options))
         except Exception as exc:
             raise EngineError(f"vLLM could not load {model_path}: {exc}", hint="see the engine options --vllm-*") from exc
         self.tokenizer: Any = self.llm_engine.get_tokenizer()
@@ -134,9 +106,7 @@ class LocalEngine:
                 hint="set --rollout-max-prompt-len, or raise --vllm-max-model-len",
             )
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        return _Request(
-            str(next(self._ids)), session_id, list(token_ids), _vllm_params(params, self.max_model_len - len(token_ids)), future
-        )
+        return _Request(str(next(self._ids)), session_id, list(token_ids), vllm_params(params, self.max_model_len - len(token_ids)), future)
 
     def _enqueue(self, requests: list[_Request]) -> None:
         """Collect what is submitted in one turn of the loop and admit it between two engine steps, as one wave."""
@@ -209,7 +179,7 @@ class LocalEngine:
             if output.finished:
                 request = self._requests.pop(output.request_id, None)
                 if request is not None:
-                    completion = output.outputs[0]  # type: ignore[union-attr]
+                    completion = output.outputs[0]
                     finished.append(
                         (
                             request,
@@ -235,8 +205,8 @@ class LocalEngine:
     def _generation(self, request: _Request, token_ids: Sequence[int], logprobs: Any, reason: str, text: str) -> Generation:
         token_ids = list(token_ids)
         log_probs = [0.0] * 0 if logprobs is None else list(logprobs.logprobs)
-        if len(log_probs) != len(token_ids):  # flat logprobs hold one entry a position, plus one when the sampled token is not the best
-            log_probs = [logprobs.logprobs[start] for start in logprobs.start_indices]
+        if logprobs is not None and len(log_probs) != len(token_ids):
+            log_probs = [logprobs.logprobs[start] for start in logprobs.start_indices]  # entries of other tokens beside the sampled one
         self._generated_tokens += len(token_ids)
         if not request.params.detokenize:
             ends_with_stop = reason == "stop" and bool(token_ids)
@@ -278,7 +248,7 @@ class LocalEngine:
     def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         def update() -> None:
             self.llm_engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named_tensors)})
-            self.llm_engine.apply_model(_repack_tied_head)
+            self.llm_engine.apply_model(repack_tied_head)
             self.llm_engine.reset_prefix_cache()
             self._weight_version = version
 
@@ -344,99 +314,8 @@ class LocalEngine:
             self._inbox.closed = True
             self._inbox.condition.notify()
         self._thread.join(timeout=10.0)
-        _shut_down(self.llm_engine)
+        shut_down(self.llm_engine)
         del self.llm_engine
-
-
-def _shut_down(llm_engine: Any) -> None:
-    """vLLM's own shutdown, without the process group that it would destroy too: the trainer shares that one."""
-    from vllm.distributed import parallel_state
-
-    client = llm_engine.engine_core
-    client._finalizer.detach()
-    client.engine_core.model_executor.shutdown()
-    client.engine_core.scheduler.shutdown()
-    parallel_state.destroy_model_parallel()
-    if parallel_state._WORLD is not None:
-        parallel_state._WORLD.destroy()
-        parallel_state._WORLD = None
-    gc.unfreeze()
-
-
-def _engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict[str, Any]:
-    """vLLM's engine arguments for this configuration."""
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    options: dict[str, Any] = {
-        "model": model_path,
-        "enforce_eager": not on_gpu if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
-        "enable_prefix_caching": config.vllm_enable_prefix_caching,
-        "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
-        "max_num_seqs": config.vllm_max_num_seqs or max(1, min(256, concurrency)),
-        "max_model_len": config.vllm_max_model_len,
-        "seed": config.rollout_seed,
-        "disable_log_stats": True,
-        "logprobs_mode": "processed_logprobs",
-        "distributed_executor_backend": "uni",
-        "generation_config": "vllm",
-        "use_tqdm_on_load": False,
-    }
-    if on_gpu:
-        options |= {"gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6, "enable_sleep_mode": True}
-    else:
-        options["kv_cache_memory_bytes"] = int(
-            (config.vllm_kv_cache_gib or _kv_cache_gib(config, model_path, options["max_num_seqs"])) * 2**30
-        )
-    return options
-
-
-def _kv_cache_gib(config: RunConfig, model_path: str, max_num_seqs: int) -> float:
-    """Room for the requests of a rollout at full length on a CPU, between 0.25 and 4 GiB."""
-    import json
-
-    model = json.loads((Path(model_path) / "config.json").read_text())
-    heads = model["num_attention_heads"]
-    head_dim = model.get("head_dim") or model["hidden_size"] // heads
-    per_token = 2 * model["num_hidden_layers"] * model.get("num_key_value_heads", heads) * head_dim * 4
-    longest = config.vllm_max_model_len or model.get("max_position_embeddings", 4096)
-    wanted = per_token * max(longest, max_num_seqs * min(longest, config.rollout_max_response_len + (config.rollout_max_prompt_len or 512)))
-    return min(4.0, max(0.25, 1.1 * wanted / 2**30))
-
-
-def _vllm_params(params: SamplingParams, room: int) -> Any:
-    from vllm import SamplingParams as VllmParams
-    from vllm.sampling_params import RequestOutputKind
-
-    stop = params.get("stop") or None
-    return VllmParams(
-        temperature=params.get("temperature", 1.0),
-        top_p=params.get("top_p", 1.0),
-        top_k=max(0, params.get("top_k", -1)),
-        max_tokens=max(1, min(params.get("max_new_tokens", room), room)),
-        min_tokens=params.get("min_new_tokens", 0) or 0,
-        stop=stop,
-        stop_token_ids=params.get("stop_token_ids") or None,
-        repetition_penalty=params.get("repetition_penalty", 1.0),
-        seed=params.get("seed"),
-        logprobs=0,
-        flat_logprobs=True,
-        detokenize=stop is not None,  # vLLM needs the text only to find stop strings
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
-
-
-def _repack_tied_head(model: Any) -> None:
-    """Rebuild the packed copy of a tied output head.
-
-    vLLM's CPU linear layers keep a pre-packed copy of their weight. A reload refreshes it for every layer but a head
-    that shares the embedding's parameter, which would go on answering with the old weights.
-    """
-    head = getattr(model, "lm_head", None)
-    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
-    method = getattr(head, "quant_method", None)
-    if head is not None and embedding is not None and method is not None and getattr(model.config, "tie_word_embeddings", False):
-        method.process_weights_after_loading(head)
 
 
 def _set_exception(future: asyncio.Future[Generation], error: BaseException) -> None:

@@ -69,6 +69,8 @@ class RolloutDataSource(DataSource):
         """Rows of the current epoch that were handed out."""
         self.sample_group_index = 0
         self.sample_index = 0
+        self.rollout_id = 0
+        """The rollout that is being made; the run sets it, the buffer filter gets it."""
         self.metadata: dict[str, Any] = {}
         """For a data source of the user's own that derives from this one; saved with the state."""
         self.dataset: Dataset = self._load_dataset()

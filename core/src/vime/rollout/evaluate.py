@@ -27,7 +27,7 @@ class EvalDataset:
 
     def groups(self) -> list[list[Sample]]:
         """One group of n_samples_per_eval_prompt fresh samples a row."""
-        n = self.config.n_samples_per_eval_prompt
+        n = self.config.n_samples_per_eval_prompt or 1
         groups: list[list[Sample]] = []
         for g in range(len(self.rows)):
             row = self.rows[g]

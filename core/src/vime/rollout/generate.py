@@ -35,7 +35,10 @@ def train_sampling_params(config: RunConfig) -> SamplingParams:
 
 
 def eval_sampling_params(dataset: EvalDatasetConfig) -> SamplingParams:
-    """The sampling parameters of one evaluation dataset, without the seed."""
+    """The sampling parameters of one evaluation dataset of `args.eval_datasets`, without the seed."""
+    assert (
+        dataset.temperature is not None and dataset.top_p is not None and dataset.top_k is not None and dataset.max_response_len is not None
+    )
     return SamplingParams(
         temperature=dataset.temperature,
         top_p=dataset.top_p,
@@ -84,11 +87,12 @@ async def default_generate(context: RolloutContext, sample: Sample, sampling_par
         sample.tokens = encode_prompt(tokenizer, sample.prompt)
     if not sample.tokens:
         raise ContractError(f"sample {sample.index}: the prompt is empty", hint="drop empty prompts from the data")
-    left = sampling_params["max_new_tokens"] - sample.response_length
+    left = sampling_params.get("max_new_tokens", context.config.rollout_max_response_len) - sample.response_length
     if left <= 0:
         sample.status = Status.TRUNCATED
         return sample
-    params = SamplingParams(**{**sampling_params, "max_new_tokens": left})  # type: ignore[typeddict-item]
+    params = SamplingParams(**sampling_params)
+    params["max_new_tokens"] = left
     generation = await context.engine.generate(sample.tokens, params, session_id=sample.session_id)
     sample.append_response_tokens(
         context.config,

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 class VllmRollout:
     """Generates on the engine with dynamic sampling. `last` says where every group of the last rollout ended."""
 
-    def __init__(self, context: RolloutContext, source: DataSource, datasets: list[EvalDataset]) -> None:
+    def __init__(self, context: RolloutContext, source: DataSource | None, datasets: list[EvalDataset]) -> None:
         self.context, self.source, self.datasets = context, source, datasets
         self.last: Collected | None = None
         self.progress: Callable[[Collected], None] | None = None
 
     async def train(self, rollout_id: int) -> RolloutFnTrainOutput:
         """One training rollout: rollout_batch_size kept groups, sorted by first sample index."""
+        assert self.source is not None, "a run that trains has a data source"
         sampling = DynamicSampling(self.context, self.source, rollout_id, self.progress)
         self.last = await sampling.collect()
         return RolloutFnTrainOutput(samples=self.last.kept, metrics=dropped_metrics(self.last))

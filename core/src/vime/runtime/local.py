@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.config.load import plain_values
-from vime.data.dataset import check_prompt_data, load_dataset
+from vime.data.dataset import check_prompt_data
 from vime.errors import ConfigError
 from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
+from vime.rollout.data_source import DataSource, RolloutDataSource
 from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.rewards import RewardScorer
 from vime.rollout.runner import Rollout, RolloutRunner
 from vime.rollout.vllm_rollout import VllmRollout
+from vime.runtime.build import build_data_source, build_eval_datasets, engine_dtype, seed_everything
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.resume import ResumePoint, find_resume_point
+from vime.runtime.story import header_rows, summary_rows
 from vime.runtime.third_party import quiet_third_parties
 from vime.track.console import Console
 from vime.track.run_dir import RunDir
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from vime.config.load import Resolved
     from vime.config.run_config import RunConfig
     from vime.engine.base import TrainableEngine
-    from vime.rollout.data_source import DataSource
     from vime.train.deepspeed_trainer import DeepSpeedTrainer
     from vime.train.weights import WeightSync
 
@@ -76,7 +77,7 @@ class LocalRuntime:
         self.engine: TrainableEngine | None = None
         self.trainer: DeepSpeedTrainer | None = None
         self.weight_sync: WeightSync | None = None
-        self.source: DataSource
+        self.source: DataSource | None = None
         self.datasets: list[EvalDataset] = []
         self.scorer: RewardScorer
         self.runner: RolloutRunner
@@ -124,14 +125,16 @@ class LocalRuntime:
         config, console = self.config, self.console
         model_path = str(resume.path) if resume is not None else config.hf_checkpoint
         assert model_path is not None
-        console.header(self._header(resume))
+        console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
+        for path, problem in resume.passed_over.items() if resume is not None else ():
+            console.warn(f"{path} is passed over: {problem}")
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
         with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
             import torch
 
             deterministic = config.deterministic if config.deterministic is not None else not torch.cuda.is_available()
-            _seed_everything(config.rollout_seed)
+            seed_everything(config.rollout_seed)
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(model_path)
@@ -139,7 +142,8 @@ class LocalRuntime:
                 from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
         with console.phase("reading the data"):
-            self._build_data(tokenizer)
+            self.source = build_data_source(config, self.plugins, tokenizer) if train else None
+            self.datasets = build_eval_datasets(config, tokenizer)
         self.num_rollout = self._planned_rollouts() if train else 0
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
         if train:
@@ -150,7 +154,11 @@ class LocalRuntime:
                 from vime.engine.local import LocalEngine
 
                 self.engine = LocalEngine(
-                    config, model_path, dtype=self._engine_dtype(model_path), deterministic=deterministic, concurrency=self._concurrency()
+                    config,
+                    model_path,
+                    dtype=engine_dtype(config, model_path, self.trainer),
+                    deterministic=deterministic,
+                    concurrency=self._concurrency(),
                 )
             if self.trainer is not None:
                 self.weight_sync = WeightSync(config, self.trainer, self.engine)
@@ -162,52 +170,9 @@ class LocalRuntime:
         gc.collect()
         gc.freeze()  # the libraries' objects stay for good: no reason to walk them in every collection
 
-    def _build_data(self, tokenizer: Any) -> None:
-        config = self.config
-        claimed = self.plugins.claimed("make_data_source")
-        if claimed is not None:
-            self.source = claimed.run(args=config)
-        else:
-            from vime.rollout.data_source import RolloutDataSourceWithBuffer
-
-            buffer_filter = self.plugins.claimed("buffer_filter")
-            # The number of rollouts bounds the run, not the source: epochs wrap as often as filters make it necessary.
-            endless = config.model_copy(update={"num_rollout": config.num_rollout or 0})
-            self.source = RolloutDataSourceWithBuffer(endless, tokenizer=tokenizer, buffer_filter=buffer_filter)
-        self.datasets = [
-            EvalDataset(
-                dataset,
-                load_dataset(
-                    dataset.path,
-                    tokenizer=tokenizer,
-                    input_key=dataset.input_key or config.input_key,
-                    label_key=dataset.label_key or config.label_key,
-                    metadata_key=dataset.metadata_key or config.metadata_key,
-                    tool_key=dataset.tool_key or config.tool_key,
-                    apply_chat_template=bool(dataset.apply_chat_template),
-                    apply_chat_template_kwargs=dataset.apply_chat_template_kwargs or {},
-                    skip_bad_rows=config.skip_bad_rows,
-                ),
-            )
-            for dataset in config.eval_datasets
-        ]
-
     @property
     def _needs_engine(self) -> bool:
         return self.config.loss_type != "sft_loss" or bool(self.datasets)
-
-    def _engine_dtype(self, model_path: str) -> str:
-        """The engine's number format: as configured, else the trainer's, or the one that a trainer would have."""
-        if self.config.engine_dtype != "auto":
-            return self.config.engine_dtype
-        import torch
-
-        from vime.train.deepspeed_config import resolve_train_dtype
-        from vime.train.model_loading import count_parameters
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = self.trainer.dtype if self.trainer else resolve_train_dtype(self.config.train_dtype, count_parameters(model_path), device)
-        return str(dtype).removeprefix("torch.")
 
     def _concurrency(self) -> int:
         config = self.config
@@ -219,25 +184,8 @@ class LocalRuntime:
         config = self.config
         if config.num_rollout is not None:
             return config.num_rollout
+        assert self.source is not None
         return max(1, len(self.source) * (config.num_epoch or 1) // config.rollout_batch_size)
-
-    def _header(self, resume: ResumePoint | None) -> dict[str, str]:
-        config = self.config
-        plugins = ", ".join(f"{p.name} ({p.distribution} {p.version})" if p.distribution else p.name for p in self.plugins.plugins)
-        model = config.hf_checkpoint
-        if config.quickstart:
-            model = "the quickstart model that comes with vime (choose your own with --model and --prompt-data)"
-        rows = {
-            "model": str(model),
-            "data": "arithmetic problems that come with vime" if config.quickstart else str(config.prompt_data),
-            "plugins": plugins or "none",
-            "batch": f"{config.rollout_batch_size} prompts x {config.n_samples_per_prompt} samples",
-            "training": f"{self.num_rollout or config.num_rollout} rollouts, {config.advantage_estimator}, lr {config.lr:g}",
-            "run folder": str(self.run_dir.path),
-        }
-        if resume is not None:
-            rows["goes on from"] = f"{resume.path} (rollout {resume.manifest['rollout_id']})"
-        return rows
 
     def _close(self) -> None:
         self.scorer.close()
@@ -250,16 +198,15 @@ class LocalRuntime:
 
     def finish(self) -> None:
         """Say what came of it."""
-        rows = {}
-        for name, score in self.last_scores.items():
-            first = self.first_scores.get(name, score)
-            trained = self.trainer is not None and self.num_rollout > 0
-            rows[name] = f"{first:.3f} -> {score:.3f}  ({score - first:+.3f})" if trained else f"{score:.3f}"
-        if self.saved_at is not None:
-            rows["checkpoint"] = str(self.run_dir.checkpoints / f"step_{self.saved_at}")
-        rows["run folder"] = str(self.run_dir.path)
-        rows["time"] = f"{time.perf_counter() - self.started:.0f} s"
-        self.console.summary(rows)
+        self.console.summary(
+            summary_rows(
+                first_scores=self.first_scores if self.trainer is not None and self.num_rollout else {},
+                last_scores=self.last_scores,
+                checkpoint=None if self.saved_at is None else self.run_dir.checkpoints / f"step_{self.saved_at}",
+                run_folder=self.run_dir.path,
+                seconds=time.perf_counter() - self.started,
+            )
+        )
 
     # --- what the loop calls ------------------------------------------------------------------------------------
 
@@ -267,18 +214,22 @@ class LocalRuntime:
     def rollouts_left(self) -> bool:
         return self.rollout_id < self.num_rollout
 
-    @property
-    def evaluates_before_training(self) -> bool:
-        return bool(self.datasets) and not self.config.skip_eval_before_train and self.rollout_id == 0 and self.evaluated_at is None
-
-    @property
-    def evaluation_is_due(self) -> bool:
+    def evaluate_if_due(self) -> None:
+        """Evaluate before the first rollout, every `eval_interval` rollouts and after the last; never twice at one boundary."""
         interval = self.config.eval_interval
-        return interval is not None and bool(self.datasets) and (self.rollout_id % interval == 0 or not self.rollouts_left)
+        if not self.datasets or self.evaluated_at == self.rollout_id:
+            return
+        if self.rollout_id == 0:
+            is_due = not self.config.skip_eval_before_train
+        else:
+            is_due = interval is not None and (self.rollout_id % interval == 0 or not self.rollouts_left)
+        if is_due:
+            self.evaluate()
 
-    @property
-    def checkpoint_is_due(self) -> bool:
-        return self.config.save_interval is not None and self.rollout_id % self.config.save_interval == 0
+    def save_if_due(self) -> None:
+        """Write a checkpoint every `save_interval` rollouts."""
+        if self.config.save_interval is not None and self.rollout_id % self.config.save_interval == 0:
+            self.save()
 
     @contextmanager
     def step(self) -> Iterator[Step]:
@@ -303,6 +254,8 @@ class LocalRuntime:
     def rollout(self) -> list[list[Any]]:
         """Generate, reward and filter one training batch."""
         self.interrupts.check()
+        if isinstance(self.source, RolloutDataSource):
+            self.source.rollout_id = self.rollout_id
         started = time.perf_counter()
         with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
 
@@ -376,7 +329,7 @@ class LocalRuntime:
 
     def roll_back_and_save(self) -> None:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
-        self.tracker.truncate_after(self.rollout_id - 1)
+        self._forget_later_metrics()
         self.save()
         path = self.run_dir.checkpoints / f"step_{self.saved_at}"
         self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts; saved {path}; go on with --load auto")
@@ -412,17 +365,11 @@ class LocalRuntime:
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
             self.saved_at = self.rollout_id
-            self.tracker.truncate_after(self.rollout_id - 1)
+            self._forget_later_metrics()
+
+    def _forget_later_metrics(self) -> None:
+        self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
 
     def _log(self, namespace: str, metrics: dict[str, float]) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}
         self.tracker.log(self.rollout_id, namespace, {k: v for k, v in metrics.items() if f"{namespace}/{k}" in self._step.metrics})
-
-
-def _seed_everything(seed: int) -> None:
-    import numpy
-    import torch
-
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

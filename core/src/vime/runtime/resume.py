@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import CheckpointError
 from vime.track.run_dir import RunDir
-from vime.train.checkpoint import latest_checkpoint, read_manifest
+from vime.train.checkpoint import damaged, latest_checkpoint, read_manifest
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -20,6 +20,8 @@ class ResumePoint:
 
     path: Path
     manifest: dict[str, Any]
+    passed_over: dict[Path, str] = field(default_factory=dict[Path, str])
+    """Newer checkpoints that are not whole, with what is wrong with each."""
 
 
 def find_resume_point(config: RunConfig) -> ResumePoint | None:
@@ -33,7 +35,7 @@ def find_resume_point(config: RunConfig) -> ResumePoint | None:
     if config.load == "auto":
         root = _checkpoint_root(config)
         path = latest_checkpoint(root) if root is not None else None
-        return None if path is None else ResumePoint(path, read_manifest(path))
+        return None if path is None or root is None else ResumePoint(path, read_manifest(path), damaged(root))
     given = Path(config.load)
     if (given / "manifest.json").is_file():
         return ResumePoint(given, read_manifest(given))

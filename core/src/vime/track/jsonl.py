@@ -23,13 +23,17 @@ class JsonlWriter:
         self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **metrics}, allow_nan=False) + "\n")
         self._file.flush()
 
-    def truncate_after(self, step: int) -> int:
-        """Remove the lines of later steps, and a half-written last line. Returns how many lines went."""
+    def truncate_after(self, step: int, *, keep_evaluation: bool = False) -> int:
+        """Remove the lines of later steps, and a half-written last line. Returns how many lines went.
+
+        `keep_evaluation` keeps the evaluation of step + 1: the one made at the boundary after `step`.
+        """
         self._file.close()
         kept, removed = [], 0
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             record = _parse(line)
-            if record is not None and record["step"] <= step:
+            limit = step + 1 if keep_evaluation and record and any(key.startswith("eval/") for key in record) else step
+            if record is not None and record["step"] <= limit:
                 kept.append(line)
             else:
                 removed += 1

@@ -57,11 +57,12 @@ def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[
     return path
 
 
-def remove_after(directory: Path, step: int) -> None:
-    """Delete the files of later steps, which a resumed run writes anew."""
+def remove_after(directory: Path, step: int, *, keep_evaluation: bool = False) -> None:
+    """Delete the files of later steps, which a resumed run writes anew; see `JsonlWriter.truncate_after`."""
     for path in directory.glob("*.parquet"):
         number = path.stem.rpartition("_")[2]
-        if number.isdigit() and int(number) > step:
+        limit = step + 1 if keep_evaluation and path.name.startswith("eval_") else step
+        if number.isdigit() and int(number) > limit:
             path.unlink()
 
 

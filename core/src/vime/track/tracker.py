@@ -51,10 +51,13 @@ class Tracker:
             written = self._guarded("writing of samples", lambda: write_samples(self._run_dir.samples, step, split, groups, dropped))
             self._write_samples = written is not None
 
-    def truncate_after(self, step: int) -> None:
-        """Forget what was written for steps after `step`, the last one of the checkpoint that a run resumes from."""
-        self._jsonl.truncate_after(step)
-        remove_after(self._run_dir.samples, step)
+    def truncate_after(self, step: int, *, keep_evaluation: bool = False) -> None:
+        """Forget what was written for steps after `step`, the last one of the checkpoint that a run resumes from.
+
+        `keep_evaluation` keeps the evaluation that was logged at that boundary, as step + 1.
+        """
+        self._jsonl.truncate_after(step, keep_evaluation=keep_evaluation)
+        remove_after(self._run_dir.samples, step, keep_evaluation=keep_evaluation)
         if self._tensorboard is not None:
             self._guarded("TensorBoard", lambda: self._tensorboard.truncate_after(step))  # type: ignore[union-attr]
 

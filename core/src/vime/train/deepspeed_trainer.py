@@ -81,7 +81,7 @@ class DeepSpeedTrainer:
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def train(self, batch: TrainBatch, *, verify: Callable[[], None] | None = None) -> dict[str, float]:
+    def train(self, batch: TrainBatch, *, verify: Callable[[], object] | None = None) -> dict[str, float]:
         """Apply the optimizer steps of one rollout and return its metrics, without a namespace.
 
         `verify` is called before the first optimizer step when the mean |train - rollout log-prob| of tokens of the
@@ -166,7 +166,7 @@ class DeepSpeedTrainer:
         )
         return plans[self.rank]
 
-    def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], None] | None) -> bool:
+    def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], object] | None) -> bool:
         """Accumulate over the micro-batches and step. Returns whether the weights changed."""
         if not rows:
             tally.skip()

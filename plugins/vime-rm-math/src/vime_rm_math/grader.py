@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from vime.isolation import IsolatedPool
+from vime.api import IsolatedPool
 from vime_rm_math import guard, notation
 from vime_rm_math.compare import same_answer
 from vime_rm_math.exact import MOST_DIGITS, exact_number

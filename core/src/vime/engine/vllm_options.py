@@ -1,0 +1,100 @@
+"""What vLLM is told: its environment, its engine arguments, and the parameters of a request."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vime.engine.base import SamplingParams
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
+
+
+def prepare_environment() -> None:
+    """Set what vLLM reads when it is first imported. A value that the user has set stays."""
+    if _is_cpu_build():
+        # Without it the first generation compiles sampling kernels for up to 20 s; eager mode has no use for them.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def _is_cpu_build() -> bool:
+    try:
+        importlib.metadata.distribution("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict[str, Any]:
+    """vLLM's engine arguments for this configuration."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    options: dict[str, Any] = {
+        "model": model_path,
+        "enforce_eager": not on_gpu if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
+        "enable_prefix_caching": config.vllm_enable_prefix_caching,
+        "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
+        "max_num_seqs": config.vllm_max_num_seqs or max(1, min(256, concurrency)),
+        "max_model_len": config.vllm_max_model_len,
+        "seed": config.rollout_seed,
+        "disable_log_stats": True,
+        "logprobs_mode": "processed_logprobs",
+        "distributed_executor_backend": "uni",
+        "generation_config": "vllm",
+        "use_tqdm_on_load": False,
+    }
+    if on_gpu:
+        options |= {"gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6, "enable_sleep_mode": True}
+    else:
+        options["kv_cache_memory_bytes"] = int(
+            (config.vllm_kv_cache_gib or _kv_cache_gib(config, model_path, options["max_num_seqs"])) * 2**30
+        )
+    return options
+
+
+def _kv_cache_gib(config: RunConfig, model_path: str, max_num_seqs: int) -> float:
+    """Room for the requests of a rollout at full length on a CPU, between 0.25 and 4 GiB."""
+    model = json.loads((Path(model_path) / "config.json").read_text())
+    heads = model["num_attention_heads"]
+    head_dim = model.get("head_dim") or model["hidden_size"] // heads
+    per_token = 2 * model["num_hidden_layers"] * model.get("num_key_value_heads", heads) * head_dim * 4
+    longest = config.vllm_max_model_len or model.get("max_position_embeddings", 4096)
+    wanted = per_token * max(longest, max_num_seqs * min(longest, config.rollout_max_response_len + (config.rollout_max_prompt_len or 512)))
+    return min(4.0, max(0.25, 1.1 * wanted / 2**30))
+
+
+def vllm_params(params: SamplingParams, room: int) -> Any:
+    from vllm import SamplingParams as VllmParams
+    from vllm.sampling_params import RequestOutputKind
+
+    stop = params.get("stop") or None
+    return VllmParams(
+        temperature=params.get("temperature", 1.0),
+        top_p=params.get("top_p", 1.0),
+        top_k=max(0, params.get("top_k", -1)),
+        max_tokens=max(1, min(params.get("max_new_tokens", room), room)),
+        min_tokens=params.get("min_new_tokens", 0) or 0,
+        stop=stop,
+        stop_token_ids=params.get("stop_token_ids") or None,
+        repetition_penalty=params.get("repetition_penalty", 1.0),
+        seed=params.get("seed"),
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=stop is not None,  # vLLM needs the text only to find stop strings
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

@@ -1,0 +1,71 @@
+"""The parts of a run that are built from its configuration alone."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from vime.data.dataset import load_dataset
+from vime.rollout.data_source import DataSource, RolloutDataSourceWithBuffer
+from vime.rollout.evaluate import EvalDataset
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
+    from vime.plugins.manager import PluginManager
+
+
+def build_data_source(config: RunConfig, plugins: PluginManager, tokenizer: Any) -> DataSource:
+    """The data source of a plugin or of --data-source-path, else the prompts of --prompt-data with a buffer."""
+    claimed = plugins.claimed("make_data_source")
+    if claimed is not None:
+        return claimed.run(args=config)
+    buffer_filter: Any = plugins.claimed("buffer_filter")
+    # The number of rollouts bounds the run, not the source: epochs wrap as often as filters make it necessary.
+    endless = config.model_copy(update={"num_rollout": config.num_rollout or 0})
+    return RolloutDataSourceWithBuffer(endless, tokenizer=tokenizer, buffer_filter=buffer_filter)
+
+
+def build_eval_datasets(config: RunConfig, tokenizer: Any) -> list[EvalDataset]:
+    """The rows of every dataset of `args.eval_datasets`."""
+    return [
+        EvalDataset(
+            dataset,
+            load_dataset(
+                dataset.path,
+                tokenizer=tokenizer,
+                input_key=dataset.input_key or config.input_key,
+                label_key=dataset.label_key or config.label_key,
+                metadata_key=dataset.metadata_key or config.metadata_key,
+                tool_key=dataset.tool_key or config.tool_key,
+                apply_chat_template=bool(dataset.apply_chat_template),
+                apply_chat_template_kwargs=dataset.apply_chat_template_kwargs or {},
+                skip_bad_rows=config.skip_bad_rows,
+            ),
+        )
+        for dataset in config.eval_datasets
+    ]
+
+
+def engine_dtype(config: RunConfig, model_path: str, trainer: Any) -> str:
+    """The engine's number format: as configured, else the trainer's, or the one that a trainer would have."""
+    if config.engine_dtype != "auto":
+        return config.engine_dtype
+    import torch
+
+    from vime.train.deepspeed_config import resolve_train_dtype
+    from vime.train.model_loading import count_parameters
+
+    if trainer is not None:
+        return str(trainer.dtype).removeprefix("torch.")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return str(resolve_train_dtype(config.train_dtype, count_parameters(model_path), device)).removeprefix("torch.")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

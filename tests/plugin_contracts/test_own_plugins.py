@@ -1,0 +1,114 @@
+"""Every plugin of this repository, enabled alone, keeps the contract of each hook that it implements."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from vime.api import DynamicFilterOutput, Sample, Status
+from vime.config.run_config import RunConfig
+from vime.outputs import RolloutFnTrainOutput
+from vime.plugins.manager import PluginManager
+from vime.rollout.data_source import RolloutDataSourceWithBuffer
+from vime.rollout.guards import check_train_output, normalise_train_output
+from vime.rollout.rewards import RewardScorer
+from vime.testing.fakes import FakeTokenizer
+
+NUM_GPUS = 0
+
+HOOKS_OF = {
+    "math": {"custom_rm"},
+    "nonzero-std": {"dynamic_sampling_filter"},
+    "truncated": {"rollout_sample_filter"},
+    "sft": {"generate_rollout"},
+}
+
+
+def loaded(name: str, **options: object) -> tuple[RunConfig, PluginManager]:
+    config = RunConfig(plugin=[name], **options)  # type: ignore[arg-type]
+    return config, PluginManager.load(config)
+
+
+def finished(index: int, reward: float, status: Status = Status.COMPLETED) -> Sample:
+    sample = Sample(group_index=0, index=index, prompt="p", tokens=[1, 2, 3], response="x", response_length=2, label="1", status=status)
+    sample.reward = reward
+    return sample
+
+
+def test_this_file_covers_every_entry_point_of_the_repository() -> None:
+    ours = {"vime-filters-basic", "vime-rm-math", "vime-rollout-sft"}
+    installed = {entry.name for entry in entry_points(group="vime.plugins") if entry.dist is not None and entry.dist.name in ours}
+    assert installed == set(HOOKS_OF)
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS_OF))
+def test_the_plugin_loads_alone_and_twice_alike(name: str) -> None:
+    first, second = loaded(name)[1], loaded(name)[1]
+    (plugin,) = first.plugins
+    assert set(plugin.hooks) == HOOKS_OF[name]
+    assert plugin.version is not None
+    assert first.lock() == second.lock()
+
+
+@pytest.mark.parametrize(("response", "label", "reward"), [(r"so \boxed{4}", "4", 1.0), (r"so \boxed{5}", "4", 0.0), ("", "4", 0.0)])
+def test_math_scores_known_answers_and_changes_nothing_else(response: str, label: str, reward: float) -> None:
+    config, plugins = loaded("math")
+    scorer = RewardScorer(config, plugins)
+    sample = Sample(index=0, prompt="2+2", response=response, tokens=[1, 2], response_length=1, label=label, status=Status.COMPLETED)
+    before = sample.to_dict()
+    try:
+        asyncio.run(scorer.score([sample]))
+    finally:
+        scorer.close()
+    assert sample.reward == reward
+    after = sample.to_dict()
+    assert {key for key in before if before[key] != after[key]} == {"reward"}
+
+
+@pytest.mark.parametrize(("rewards", "keep"), [([0.0, 1.0], True), ([1.0, 1.0], False), ([0.0], False)])
+def test_nonzero_std_gives_a_verdict_with_a_reason_and_leaves_the_group_alone(rewards: list[float], keep: bool) -> None:
+    config, plugins = loaded("nonzero-std")
+    group = [finished(index, reward) for index, reward in enumerate(rewards)]
+    before = [sample.to_dict() for sample in group]
+    verdict = plugins.implementations("dynamic_sampling_filter")[0].call(args=config, samples=group)
+    assert isinstance(verdict, DynamicFilterOutput)
+    assert verdict.keep is keep
+    assert keep or verdict.reason
+    assert [sample.to_dict() for sample in group] == before
+
+
+def test_truncated_sets_flags_and_nothing_else() -> None:
+    config, plugins = loaded("truncated")
+    groups = [[finished(0, 1.0), finished(1, 0.0, Status.TRUNCATED)]]
+    members = [list(group) for group in groups]
+    result = plugins.implementations("rollout_sample_filter")[0].call(args=config, samples=groups)
+    assert result is None
+    assert groups == members
+    assert [sample.remove_sample for sample in groups[0]] == [False, True]
+
+
+def test_sft_makes_batches_that_the_core_accepts(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"input": f"{i}+1=", "label": str(i + 1)}) + "\n" for i in range(5)))
+    config, plugins = loaded(
+        "sft", loss_type="sft_loss", prompt_data=str(data), label_key="label", rollout_batch_size=3, n_samples_per_prompt=1, num_rollout=2
+    )
+    source = RolloutDataSourceWithBuffer(config, tokenizer=FakeTokenizer())
+    function = plugins.claimed("generate_rollout")
+    assert function is not None
+    for rollout_id in range(2):
+        result = asyncio.run(
+            function.acall(args=config, rollout_id=rollout_id, data_source=source, evaluation=False, engine=None),
+        )
+        output = normalise_train_output(function.label, result)
+        assert isinstance(output, RolloutFnTrainOutput)
+        check_train_output(config, function.label, output, fewer_allowed=False)
+        assert all(sum(sample.loss_mask or []) > 0 for group in output.samples for sample in group)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import multiprocessing
 import operator
 import os
@@ -313,6 +314,19 @@ def test_scripts_without_a_main_guard(how: str, tmp_path: Path) -> None:
         [sys.executable, *command], check=False, input=source if how == "stdin" else "", capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
+def test_a_function_of_a_file_that_no_path_leads_to(pool: IsolatedPool, tmp_path: Path) -> None:
+    file = tmp_path / "loose.py"
+    file.write_text("def double(x):\n    return 2 * x\n")
+    spec = importlib.util.spec_from_file_location("nowhere.inside.loose", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["nowhere.inside.loose"] = sys.modules["nowhere"] = module
+    try:
+        spec.loader.exec_module(module)
+        assert pool.call(module.double, 21) == 42
+    finally:
+        del sys.modules["nowhere.inside.loose"], sys.modules["nowhere"]
 
 
 def test_a_function_of_the_main_script_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ class EngineError(VimeError):
     """The inference engine failed, or does not hold the trainer's weights."""
 
 
+class EngineDeadError(EngineError):
+    """The engine as a whole cannot go on: asking it again is of no use."""
+
+
 class TrainerError(VimeError):
     """The trainer failed: non-finite steps in a row, a batch that cannot be trained."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from vime.engine.base import SamplingParams
 from vime.engine.vllm_options import engine_options, prepare_environment, vllm_params
 from vime.engine.vllm_repairs import repack_tied_head, shut_down
-from vime.errors import EngineError
+from vime.errors import EngineDeadError, EngineError
 from vime.outputs import Generation
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class LocalEngine:
 
     def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> _Request:
         if self._failure is not None:
-            raise EngineError(f"the engine has failed: {self._failure}") from self._failure
+            raise EngineDeadError(f"the engine has failed: {self._failure}") from self._failure
         if len(token_ids) >= self.max_model_len:
             raise EngineError(
                 f"a prompt of {len(token_ids)} tokens leaves no room in the model's {self.max_model_len} tokens",
@@ -237,7 +237,7 @@ class LocalEngine:
     def _fail(self, exc: BaseException) -> None:
         """An engine step raised: every request in flight fails with it."""
         self._failure = exc
-        error = EngineError(f"the engine failed: {type(exc).__name__}: {exc}")
+        error = EngineDeadError(f"vLLM failed in an engine step: {type(exc).__name__}: {exc}", hint="VIME_VERBOSE=1 shows what vLLM says")
         error.__cause__ = exc
         requests, self._requests = list(self._requests.values()), {}
         for request in requests:

@@ -43,14 +43,11 @@ def engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict
     """vLLM's engine arguments for this configuration."""
     import torch
 
-    on_gpu = torch.cuda.is_available()
+    max_num_seqs = config.vllm_max_num_seqs or max(1, min(256, concurrency))
     options: dict[str, Any] = {
         "model": model_path,
-        "enforce_eager": not on_gpu if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
         "enable_prefix_caching": config.vllm_enable_prefix_caching,
-        "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
-        "max_num_seqs": config.vllm_max_num_seqs or max(1, min(256, concurrency)),
-        "max_model_len": config.vllm_max_model_len,
+        "max_num_seqs": max_num_seqs,
         "seed": config.rollout_seed,
         "disable_log_stats": True,
         "logprobs_mode": "processed_logprobs",
@@ -58,22 +55,44 @@ def engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict
         "generation_config": "vllm",
         "use_tqdm_on_load": False,
     }
-    if on_gpu:
-        options |= {"gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6, "enable_sleep_mode": True}
-    else:
-        options["kv_cache_memory_bytes"] = int(
-            (config.vllm_kv_cache_gib or _kv_cache_gib(config, model_path, options["max_num_seqs"])) * 2**30
-        )
-    return options
+    return options | (_gpu_options(config) if torch.cuda.is_available() else _cpu_options(config, model_path, max_num_seqs))
 
 
-def _kv_cache_gib(config: RunConfig, model_path: str, max_num_seqs: int) -> float:
-    """Room for the requests of a rollout at full length on a CPU, between 0.25 and 4 GiB."""
+def _gpu_options(config: RunConfig) -> dict[str, Any]:
+    return {
+        "enforce_eager": bool(config.vllm_enforce_eager),
+        "max_model_len": config.vllm_max_model_len,
+        "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
+        "gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6,
+        "enable_sleep_mode": True,
+    }
+
+
+def _cpu_options(config: RunConfig, model_path: str, max_num_seqs: int) -> dict[str, Any]:
     model = json.loads((Path(model_path) / "config.json").read_text())
+    longest = config.vllm_max_model_len or _longest_sequence(config, model.get("max_position_embeddings", 4096))
+    return {
+        "enforce_eager": True if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
+        "max_model_len": longest,
+        # A prompt that is split over two steps crashes seeded requests: vLLM 0.32 then moves the offset of the request's
+        # random generator, which a generator on the CPU does not have.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(longest, config.vllm_max_num_batched_tokens or 4096),
+        "kv_cache_memory_bytes": int((config.vllm_kv_cache_gib or _kv_cache_gib(config, model, longest, max_num_seqs)) * 2**30),
+    }
+
+
+def _longest_sequence(config: RunConfig, model_limit: int) -> int:
+    """What a prompt and a response may need together, without reserving for a context that nobody asked for."""
+    responses = [config.rollout_max_response_len, *(dataset.max_response_len or 0 for dataset in config.eval_datasets)]
+    return min(model_limit, max(4096, (config.rollout_max_prompt_len or 2048) + max(responses)))
+
+
+def _kv_cache_gib(config: RunConfig, model: dict[str, Any], longest: int, max_num_seqs: int) -> float:
+    """Room for the requests of a rollout at full length, between 0.25 and 4 GiB."""
     heads = model["num_attention_heads"]
     head_dim = model.get("head_dim") or model["hidden_size"] // heads
     per_token = 2 * model["num_hidden_layers"] * model.get("num_key_value_heads", heads) * head_dim * 4
-    longest = config.vllm_max_model_len or model.get("max_position_embeddings", 4096)
     wanted = per_token * max(longest, max_num_seqs * min(longest, config.rollout_max_response_len + (config.rollout_max_prompt_len or 512)))
     return min(4.0, max(0.25, 1.1 * wanted / 2**30))
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime.errors import EngineError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.generate import eval_sampling_params, generate_group
 from vime.sample import Sample, Status
@@ -50,6 +51,10 @@ async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout
             )
         )
         samples = [sample for result in results for sample in result.group]
+        failed = [sample for sample in samples if sample.status is Status.FAILED]
+        if failed and len(failed) == len(samples):
+            reasons = {reason for result in results for reason in result.failures.values()} or {"their rewards failed"}
+            raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {min(reasons)}")
         return {
             "rewards": [0.0 if sample.status is Status.FAILED else _reward(context.config, sample) for sample in samples],
             "truncated": [sample.status is Status.TRUNCATED for sample in samples],
@@ -82,6 +87,7 @@ def eval_metrics(config: RunConfig, output: RolloutFnEvalOutput, samples_per_pro
             continue
         metrics[name] = sum(rewards) / len(rewards)
         metrics[f"{name}-truncated_ratio"] = sum(map(bool, data["truncated"])) / len(rewards)
+        metrics[f"{name}/failed_samples"] = sum(sample.status is Status.FAILED for sample in data["samples"])
         lengths = sorted(sample.response_length for sample in data["samples"])
         if lengths:
             middle = len(lengths) // 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import SamplingParams, set_current_engine
-from vime.errors import ContractError, EngineError
+from vime.errors import ContractError, EngineDeadError, EngineError
 from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ async def _generate_with_retries(
         params["seed"] = request_seed(context.config.rollout_seed, sample.index, attempt, scope) if context.deterministic else None
         try:
             return await generate_sample(context, sample, params, evaluation=evaluation, dataset=dataset)
+        except EngineDeadError:
+            raise
         except EngineError as exc:
             result.failures[sample.index] = str(exc.message)
             if attempt + 1 < first_attempt + attempts:

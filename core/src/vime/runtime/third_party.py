@@ -19,5 +19,6 @@ def quiet_third_parties() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for name in ("deepspeed", "DeepSpeed", "vllm", "transformers", "torch.utils.cpp_extension", "torch.distributed", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("vllm.logging_utils.dump_input").setLevel(logging.CRITICAL)  # megabytes about each request in flight
     for module in ("torch", "deepspeed", "vllm", "transformers", "tensorboard"):
         warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")

@@ -29,7 +29,7 @@ HOOKS_OF = {
 
 
 def loaded(name: str, **options: object) -> tuple[RunConfig, PluginManager]:
-    config = RunConfig(plugin=[name], **options)  # type: ignore[arg-type]
+    config = RunConfig(plugin=[name], **options)
     return config, PluginManager.load(config)
 
 

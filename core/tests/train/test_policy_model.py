@@ -64,7 +64,7 @@ def test_no_tensor_of_all_logits_exists(model_path, monkeypatch):
     monkeypatch.setattr(policy_model, "LOGITS_AT_ONCE", 1)
     policy = PolicyModel(load_model(model_path, torch.float32, "auto", torch.device("cpu")), 1.0, chunk_size=3)
     sizes: list[int] = []
-    policy.model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+    policy.model.get_submodule("lm_head").register_forward_hook(lambda module, args, output: sizes.append(len(output)))
     log_probs, _ = policy(*inputs())
     log_probs.sum().backward()
     assert max(sizes) == 3 and sum(sizes) == 14  # 7 tokens, made twice

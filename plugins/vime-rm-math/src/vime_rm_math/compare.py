@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vime_rm_math import notation
-from vime_rm_math.exact import exact_number
+from vime_rm_math.exact import PLAIN, exact_number
 from vime_rm_math.guard import MOST_CHARACTERS
 from vime_rm_math.units import Unit, is_angle, split_unit
 
@@ -73,6 +73,8 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
 
     Text of more than MOST_CHARACTERS is compared as text and as a plain number only.
     """
+    if PLAIN.fullmatch(answer) and PLAIN.fullmatch(label):
+        return Fraction(answer) == Fraction(label)
     cleaned_answer, cleaned_label = notation.clean(answer), notation.clean(label)
     if not cleaned_answer or not cleaned_label:
         return False

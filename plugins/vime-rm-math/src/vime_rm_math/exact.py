@@ -16,6 +16,8 @@ _LONGEST_NOTATION = 400
 """Longer numbers are read as digits or a quotient of digits only."""
 _INT_DIGITS = 4_000
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
+PLAIN = re.compile(r"[-+]?[0-9]{1,200}(?:\.[0-9]{1,200})?")
+"""What most answers and labels are; `Fraction` reads it as it stands."""
 _DECIMAL = re.compile(rf"(?:{_UNSIGNED})")
 _GROUPS_BY_SPACE = re.compile(r"[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _REPEATING = re.compile(

@@ -12,7 +12,7 @@ from typing import Any
 from vime.api import IsolatedPool
 from vime_rm_math import guard, notation
 from vime_rm_math.compare import same_answer
-from vime_rm_math.exact import MOST_DIGITS, exact_number
+from vime_rm_math.exact import MOST_DIGITS, PLAIN, exact_number
 from vime_rm_math.extract import extract_answer, last_box
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
@@ -88,6 +88,8 @@ def _at_once(answer: str, label: str) -> bool | None:
 
 def is_numeric(text: str) -> bool:
     """Whether a label is a plain number, with or without a unit."""
+    if PLAIN.fullmatch(text):
+        return True
     head, _ = split_unit(notation.clean(text))
     return exact_number(head) is not None
 
@@ -118,6 +120,8 @@ def accepted_answers(label: Any, *, name: str = "the answer") -> tuple[str, ...]
 
 
 def _label_text(label: str, name: str) -> str:
+    if PLAIN.fullmatch(label):
+        return label
     found, content = last_box(label)
     text = (content or "") if found else label
     if not found and "####" in label:

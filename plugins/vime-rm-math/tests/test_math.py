@@ -8,7 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 
@@ -45,6 +45,7 @@ def verdicts(answers: list[tuple[str, object]]) -> list[float]:
     return [grade(response, label) for response, label in answers]
 
 
+@pytest.mark.timeout(600)
 def test_verdicts_are_the_same_from_threads_and_processes() -> None:
     answers = thousand_answers()
     expected = [1.0 - i // 5 % 2 for i in range(1000)]
@@ -57,11 +58,20 @@ def test_verdicts_are_the_same_from_threads_and_processes() -> None:
         assert processes.starmap(grade, answers, chunksize=125) == expected
 
 
+FORKING = r"""
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from vime_rm_math import grade
+answers = [(r"\boxed{4}", "4"), (r"\boxed{\sqrt{16}}", "4"), (r"\boxed{x+1}", "1+x"), (r"\boxed{\sqrt{8}}", "2"), ("", "1")]
+expected = [grade(*pair) for pair in answers]
+with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as processes:
+    assert list(processes.map(grade, *zip(*answers))) == expected == [1.0, 1.0, 1.0, 0.0, 0.0], expected
+"""
+
+
 def test_verdicts_are_the_same_from_forked_processes() -> None:
-    answers = thousand_answers()[:100]
-    expected = verdicts(answers)
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as processes:
-        assert list(processes.map(verdicts, [answers, answers])) == [expected, expected]
+    # In a process of its own: this one may hold the threads of other tests, which a fork does not survive.
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=100)
 
 
 def test_a_thread_that_is_not_the_main_one() -> None:

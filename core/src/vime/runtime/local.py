@@ -194,6 +194,11 @@ class LocalRuntime:
         if self.trainer is not None:
             self.trainer.close()
         self.tracker.close()
+        left = asyncio.all_tasks(self.event_loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
         self.event_loop.close()
 
     def finish(self) -> None:

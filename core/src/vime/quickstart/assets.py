@@ -12,6 +12,7 @@ from vime.quickstart.problems import SEED, Problem, boxed, draw, split_operands
 
 END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|assistant|>"
 VOCABULARY = 384
+"""Most tokens there may be: 256 bytes, and the words of the problems."""
 MAX_TOKENS = 128
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -56,7 +57,7 @@ def build_model(tokenizer: Any) -> Any:
 
     torch.manual_seed(SEED)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=len(tokenizer),
         hidden_size=192,
         intermediate_size=640,
         num_hidden_layers=2,

@@ -18,8 +18,8 @@ from vime.quickstart.problems import SEED, demonstrations, held_out_problems, tr
 TRAINING_PROBLEMS = 2000
 HELD_OUT_PROBLEMS = 300
 BATCH = 64
-STEPS = 900
-CLEAN_STEPS = 700
+STEPS = 1500
+CLEAN_STEPS = 1250
 WRONG_FRACTION = 0.5
 
 
@@ -59,7 +59,7 @@ def warm_start_flags(folder: Path) -> list[str]:
         "rollout-batch-size": BATCH,
         "num-rollout": STEPS,
         "loss-aggregation": "token",
-        "lr": 1e-3,
+        "lr": 2e-3,
         "lr-decay-style": "cosine",
         "lr-warmup-iters": 20,
         "min-lr": 1e-4,

@@ -86,14 +86,14 @@ def demonstrations(count: int, *, wrong_from: int, wrong_fraction: float, seed: 
     """Questions and answers for the warm start; from number `wrong_from` on, this fraction of the answers is wrong.
 
     A model that has seen both knows how to calculate and is unsure of it: what reinforcement learning starts from.
-    A wrong answer is off by 1 to 5 and not negative.
+    A wrong answer is any other number that a problem can have as its answer.
     """
     rng = random.Random(seed + 3)
     for number in range(count):
         problem = draw(rng, split_operands(seed)[0])
         answer = problem.answer
         if number >= wrong_from and rng.random() < wrong_fraction:
-            answer = rng.choice([near for near in range(max(0, answer - 5), answer + 6) if near != answer])
+            answer = rng.choice([other for other in range(3 * LARGEST_OPERAND + 1) if other != answer])
         yield problem.text, boxed(answer)
 
 

@@ -106,6 +106,14 @@ def test_probe_imports_each_in_its_own_process(crowd):
     assert not {"zoo_fine", "zoo_exit", "zoo_dies"} & set(sys.modules)
 
 
+def test_probe_does_not_depend_on_the_current_directory(crowd, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    for name in ("random", "json", "types"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise RuntimeError('hidden')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    assert rows("--probe")["zoo-length", "vime-zoo-fine"]["hooks"] == ["custom_rm"]
+
+
 def test_the_list_as_text(crowd):
     result = CliRunner().invoke(plugin_app, ["list"])
     lines = result.stdout.splitlines()

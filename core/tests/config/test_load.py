@@ -139,6 +139,55 @@ def test_set_goes_over_the_settings_of_the_file(yaml_file: Path) -> None:
     assert resolved.origins["plugin_settings"] == "flag --set"
 
 
+def test_settings_of_a_plugin_are_one_however_it_is_spelt(yaml_file: Path) -> None:
+    write(yaml_file, "plugin_settings: {My_Plugin: {timeout: 5, workers: 3}, my.plugin: {strict: true}}\n")
+    config = load({"set": ["my-plugin.timeout=7"]}, yaml_file).config
+    assert config.plugin_settings == {"my-plugin": {"timeout": 7, "workers": 3, "strict": True}}
+    write(yaml_file, "plugin_settings: {Math: {timeout: 5}, math: {timeout: 6}}\n")
+    assert "plugin_settings has math.timeout twice, in two spellings" in refusal({}, yaml_file).message
+
+
+@pytest.mark.parametrize("given", ["{math: 3}", "3", "[math]"])
+def test_settings_that_are_no_mapping(given: str, yaml_file: Path) -> None:
+    write(yaml_file, f"plugin_settings: {given}\n")
+    for flags in ({}, {"set": ["math.timeout=5"]}):
+        assert "plugin_settings" in refusal(flags, yaml_file).message
+
+
+def test_a_set_value_that_is_not_yaml_is_said_on_one_line() -> None:
+    error = refusal({"set": ["math.timeout=[1"]})
+    assert error.message == "--set math.timeout: '[1' is not a YAML value"
+
+
+@pytest.mark.parametrize("text", ["[a]: 2\n", "{a: 1}: 2\n"])
+def test_a_key_that_is_a_list_or_a_mapping(text: str, yaml_file: Path) -> None:
+    assert "is a list or a mapping" in refusal({}, write(yaml_file, text)).message
+
+
+def test_merge_keys_of_yaml(yaml_file: Path) -> None:
+    write(yaml_file, "eval:\n  datasets:\n    a: &a {path: a.jsonl, top_k: 3}\n    b:\n      <<: *a\n      path: b.jsonl\n")
+    second = load({}, yaml_file).config.eval_datasets[1]
+    assert (second.path, second.top_k) == ("b.jsonl", 3)
+
+
+def test_a_file_that_is_not_utf8(yaml_file: Path, tmp_path: Path) -> None:
+    yaml_file.write_bytes(b"name: \xff\n")
+    assert "is not UTF-8 (byte 6)" in refusal({}, yaml_file).message
+    assert "--eval-config" in refusal({"eval_config": str(yaml_file)}).message
+
+
+def test_rewards_without_a_label_key_are_doubtful(prompt_file: Path, model_folder: Path) -> None:
+    flags = {"hf_checkpoint": str(model_folder), "prompt_data": str(prompt_file), "plugin": ["math"]}
+    assert load_config(flags, None, {}).warnings == (
+        "no --label-key: sample.label is None for every row; the data has 'label': --label-key label",
+    )
+    assert load(flags).warnings == ("no --label-key: sample.label is None for every row",)
+    for fine in ({"label_key": "label"}, {"plugin": None}, {"loss_type": "sft_loss"}):
+        assert load({**flags, **fine}).warnings == ()
+    (doubt,) = load({**flags, "prompt_data": None, "eval_prompt_data": ["held", str(prompt_file)]}).warnings
+    assert doubt.startswith("evaluation dataset 'held': no --label-key")
+
+
 @pytest.mark.parametrize("wrong", ["math", "math=5", "math.timeout", ".x=1", "math.=1"])
 def test_wrong_set(wrong: str) -> None:
     assert refusal({"set": [wrong]}).message == f"--set: expected plugin.key=value, got {wrong!r}"

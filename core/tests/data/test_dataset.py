@@ -370,5 +370,35 @@ def test_the_check_imports_nothing_heavy(tmp_path):
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 
 
+LONG = "1" * 5000
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (f'{{"input": "a", "n": {LONG}}}', "number out of range"),
+        ('{"input": "\\ud800"}', "unexpected end of hex escape"),
+        (f'{{"input": {"[" * 300}{"]" * 300}}}', "recursion limit exceeded"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_json_that_python_refuses_is_a_bad_row(tmp_path, kind, row, message):
+    good = '{"input": "good"}'
+    path = tmp_path / f"rows.{kind}"
+    path.write_text(f"{good}\n{row}\n" if kind == "jsonl" else f"[{good},\n{row}]")
+    where = "line 2" if kind == "jsonl" else "row 1"
+    with pytest.raises(DataError, match=f"{where}: it is not JSON .{message}"):
+        load_dataset(str(path))
+    data = load_dataset(str(path), skip_bad_rows=True)
+    assert len(data) == 1 and data.skipped_rows == 1
+
+
+def test_a_json_file_that_is_nested_too_deeply(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"it is not JSON .it is nested too deeply"):
+        load_dataset(str(path))
+
+
 if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__]))

@@ -121,7 +121,9 @@ def entries_from_file(path: str) -> list[dict[str, Any]]:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=ConfigLoader)
     except OSError as error:
         raise ConfigError(f"--eval-config {path}: {error.strerror}", hint="give the path of a YAML file with `datasets`") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--eval-config {path} is not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"--eval-config {path} is not YAML: {' '.join(str(error).split())}") from error
     if isinstance(content, dict) and "eval" in content:
         return entries_from_section(cast("dict[str, Any]", content)["eval"], f"{path}: eval")

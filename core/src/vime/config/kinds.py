@@ -6,7 +6,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -63,12 +63,16 @@ class ConfigLoader(yaml.SafeLoader):
     """YAML without its traps: 1e-6 is a number, and a key that comes twice in a mapping is an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, Any] = {}
+        seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<: *base`: what it brings may be written over
             key = cast("Any", self.construct_object(key_node, deep=True))  # pyright: ignore[reportUnknownMemberType]
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is a list or a mapping", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
-            seen[key] = None
+            seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
 

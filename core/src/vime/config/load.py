@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from vime.config.eval import FLAGS, EvalDatasetConfig, flag_behind
 from vime.config.inputs import Purpose, check_inputs, find_model, refuse_missing_parts, refuse_unsupported
 from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
+from vime.config.labels import label_doubts
 from vime.config.names import ALIASES, NEGATIONS, field_of, flag_of, nearest
 from vime.config.rules import warnings_about
 from vime.config.run_config import SECTIONS, RunConfig
@@ -84,7 +85,8 @@ def load_config(
         check_inputs(config)
         if config.hf_checkpoint is not None:
             config = config.model_copy(update={"hf_checkpoint": str(find_model(config.hf_checkpoint))})
-    return Resolved(config, _all_origins(config, values, origins), tuple(warnings_about(config)))
+    doubts = [*warnings_about(config), *label_doubts(config, look=check_files, trains=purpose == "train" and config.num_rollout != 0)]
+    return Resolved(config, _all_origins(config, values, origins), tuple(doubts))
 
 
 def _file_layer(file: Path) -> _Layer:
@@ -92,7 +94,9 @@ def _file_layer(file: Path) -> _Layer:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=ConfigLoader)
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror}", hint="give the path of a YAML file") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config {file} is not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         content = {}
@@ -145,7 +149,12 @@ def _parse_set(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
         plugin, dot, key = target.partition(".")
         if not (plugin and dot and key and equals):
             raise ConfigError(f"--set: expected plugin.key=value, got {assignment!r}", hint="for example --set math.timeout=5")
-        settings.setdefault(plugin, {})[key] = parse_scalar(text)
+        try:
+            settings.setdefault(plugin, {})[key] = parse_scalar(text)
+        except (yaml.YAMLError, RecursionError):
+            raise ConfigError(
+                f"--set {target}: {text!r} is not a YAML value", hint=f"text is written in quotes: --set '{target}=\"...\"'"
+            ) from None
     return settings
 
 
@@ -167,11 +176,9 @@ def _merge(layers: Sequence[_Layer]) -> tuple[dict[str, Any], dict[str, str]]:
                     origins.pop(name, None)
         for name, value in layer.values.items():
             values[name], origins[name] = value, layer.origin(name)
-        given = layer.values.get("plugin_settings")
-        if isinstance(given, dict):
-            settings = {**settings, **cast("dict[str, dict[str, Any]]", given)}
-        for plugin, changes in layer.settings.items():
-            settings[plugin] = {**(settings.get(plugin) or {}), **changes}
+        settings |= _by_plugin(layer.values.get("plugin_settings", {}), layer.origin("plugin_settings"))
+        for plugin, changes in _by_plugin(layer.settings, "flag --set").items():
+            settings[plugin] = {**settings.get(plugin, {}), **changes}
             origins["plugin_settings"] = "flag --set"
     if settings:
         values["plugin_settings"] = settings
@@ -179,6 +186,22 @@ def _merge(layers: Sequence[_Layer]) -> tuple[dict[str, Any], dict[str, str]]:
         left_out = {_canonical(name) for name in values["no_plugin"]}
         values["plugin"] = [name for name in values["plugin"] if _canonical(name) not in left_out]
     return values, origins
+
+
+def _by_plugin(given: Any, origin: str) -> dict[str, dict[str, Any]]:
+    """Settings by canonical name of the plugin. Two spellings of one name are its settings together."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{origin}: plugin_settings: expected a mapping of plugins to their settings, got {given!r}")
+    settings: dict[str, dict[str, Any]] = {}
+    for name, values in cast("dict[Any, Any]", given).items():
+        if values is not None and not isinstance(values, dict):
+            raise ConfigError(f"{origin}: plugin_settings.{name}: expected a mapping of settings, got {values!r}")
+        merged = settings.setdefault(_canonical(str(name)), {})
+        for key, value in cast("dict[str, Any]", values or {}).items():
+            if key in merged:
+                raise ConfigError(f"{origin}: plugin_settings has {name}.{key} twice, in two spellings", hint="keep one of them")
+            merged[key] = value
+    return settings
 
 
 def _canonical(name: str) -> str:

@@ -144,11 +144,13 @@ class JsonRows:
     def __init__(self, path: Path) -> None:
         self.source = str(path)
         try:
-            value = json.loads(path.read_bytes().decode("utf-8-sig"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            text = path.read_bytes().decode("utf-8-sig")
+            value = json.loads(text, parse_int=_whole_number)
+        except (ValueError, RecursionError) as error:
             line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise DataError(
-                f"{self.source}{line}: it is not JSON ({error})",
+                f"{self.source}{line}: it is not JSON ({problem})",
                 hint="a .json file holds one list of objects; one object a line is .jsonl",
             ) from None
         if not isinstance(value, list):
@@ -156,7 +158,7 @@ class JsonRows:
                 f"{self.source} holds a JSON {json_type(value)}, not a list of objects",
                 hint="write [{...}, {...}], or one object a line as .jsonl",
             )
-        self._rows = [json.dumps(row).encode() for row in value]
+        self._rows = [_packed(row) for row in value]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -165,10 +167,37 @@ class JsonRows:
         return f"row {row}"
 
     def read(self, row: int) -> dict[str, Any]:
-        value = from_json(self._rows[row])
+        packed = self._rows[row]
+        if isinstance(packed, str):
+            raise BadRow(packed)
+        try:
+            value = from_json(packed)
+        except ValueError as error:
+            raise BadRow(f"it is not JSON ({_reason(error)})") from None
         if not isinstance(value, dict):
             raise BadRow(f"it is a JSON {json_type(value)}, not an object")
         return value
+
+
+def _whole_number(digits: str) -> Any:
+    """The number, or something that is no JSON where it has more digits than Python converts: only its row is bad then."""
+    try:
+        return int(digits)
+    except ValueError:
+        return object()
+
+
+def _packed(row: Any) -> bytes | str:
+    """A row as JSON text again, or why it is bad."""
+    try:
+        return json.dumps(row).encode()
+    except TypeError:
+        return "it is not JSON (number out of range)"
+
+
+def _reason(error: ValueError) -> str:
+    """What the parser said, without the place in a text that the user never sees."""
+    return str(error).partition(" at line ")[0]
 
 
 def _json_problem(raw: bytes, error: ValueError) -> str:
@@ -179,6 +208,6 @@ def _json_problem(raw: bytes, error: ValueError) -> str:
         return f"it is not UTF-8 (byte {problem.start} of the line)"
     except json.JSONDecodeError as problem:
         return f"it is not JSON ({problem.msg} at column {problem.colno})"
-    except RecursionError:
+    except (ValueError, RecursionError):  # too many digits, too deep
         pass
     return f"it is not JSON ({error})"

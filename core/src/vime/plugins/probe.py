@@ -31,8 +31,11 @@ def probe_all(entries: Sequence[PluginEntry]) -> dict[PluginEntry, Probe]:
 
 
 def probe(entry: PluginEntry) -> Probe:
-    """Import and validate one plugin in a new interpreter. Classes are not built, since they may need settings."""
-    command = [sys.executable, "-m", "vime.plugins.probe", entry.target, entry.label]
+    """Import and validate one plugin in a new interpreter. Classes are not built, since they may need settings.
+
+    With -P, files of the current directory do not hide modules that a plugin imports.
+    """
+    command = [sys.executable, "-P", "-m", "vime.plugins.probe", entry.target, entry.label]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

@@ -30,6 +30,9 @@ def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 def model_folder(tmp_path: Path) -> Path:
     for name in ("config.json", "model.safetensors", "tokenizer.json", "train.jsonl"):
         (tmp_path / name).write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (tmp_path / "train.jsonl").write_text('{"input": "1+1="}')
     return tmp_path
 
 
@@ -92,6 +95,16 @@ def test_a_missing_extra(command: str, model_folder: Path, capsys: Captured) -> 
     first, hint = capsys.readouterr().err.splitlines()
     assert first.startswith("error: this needs torch, transformers, vllm, deepspeed") and "pip install 'vime[" in first
     assert "uv pip install 'vime[" in hint
+
+
+@pytest.mark.usefixtures("no_extras")
+@pytest.mark.parametrize(
+    ("words", "message"), [(["--plugin", "nosuch"], "nosuch"), (["--eval-prompt-data", "held", "none.jsonl"], "none.jsonl does not exist")]
+)
+def test_what_else_is_wrong_comes_before_a_missing_extra(words: list[str], message: str, model_folder: Path, capsys: Captured) -> None:
+    assert main(["train", "--model", str(model_folder), "--prompt-data", str(model_folder / "train.jsonl"), *words]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and "needs torch" not in shown
 
 
 def test_install_commands_name_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

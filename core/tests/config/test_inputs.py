@@ -9,7 +9,7 @@ import pytest
 
 from vime.config.inputs import find_model
 from vime.config.load import Resolved, load_config
-from vime.errors import CheckpointError, ConfigError, DataError, VimeError
+from vime.errors import CheckpointError, ConfigError, VimeError
 
 NUM_GPUS = 0
 
@@ -71,15 +71,39 @@ def test_a_model_of_the_local_cache(model_folder: Path, tmp_path: Path, prompt_f
     assert config.hf_checkpoint == str(repository / "snapshots" / "abc")
 
 
-def test_data_that_is_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
-    error = refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path / "trian.jsonl"}, DataError)
-    assert error.message == f"--prompt-data {tmp_path / 'trian.jsonl'}: no such file"
-    assert error.hint and "train.jsonl" in error.hint
-    assert "a folder, not a file" in refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path}, DataError).message
-    (tmp_path / "a.txt").write_text("")
-    assert "cannot read .txt" in refusal({"hf_checkpoint": model_folder, "prompt_data": tmp_path / "a.txt"}, DataError).message
-    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "eval_prompt_data": ["held-out", "none.jsonl"]}
-    assert refusal(flags, DataError).message == "evaluation dataset 'held-out': none.jsonl: no such file"
+WHOLE = b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+
+
+def safetensors(header: bytes = WHOLE, tensors: int = 8, length: int | None = None) -> bytes:
+    return (len(header) if length is None else length).to_bytes(8, "little") + header + bytes(tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{", "config.json is not JSON"),
+        ("config.json", b"[]", "config.json holds no JSON object"),
+        ("config.json", b"{}", "config.json has no 'model_type'"),
+        ("tokenizer.json", b"", "tokenizer.json is not JSON"),
+        ("tokenizer_config.json", b"\xff", "tokenizer_config.json is not JSON"),
+        ("model.safetensors", b"", "model.safetensors is not a safetensors file, or cut off: it has 0 bytes"),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1", "model.safetensors is not a safetensors file, or cut off"),
+        ("model.safetensors", safetensors(b"[1, 2]", 0), "model.safetensors is not a safetensors file: its header cannot be read"),
+        ("model.safetensors", safetensors(tensors=7), "model.safetensors is cut off: it has 76 bytes, and its header says 77"),
+        ("model.safetensors", safetensors(tensors=9), "model.safetensors is too long"),
+        ("model.safetensors.index.json", b'{"weight_map": {"w": "a.safetensors"}}', "1 of 1 weight files are missing, the first is a.s"),
+    ],
+)
+def test_a_model_whose_files_are_broken(model_folder: Path, prompt_file: Path, name: str, content: bytes, message: str) -> None:
+    (model_folder / name).write_bytes(content)
+    error = refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file})
+    assert error.message.startswith(f"--hf-checkpoint {model_folder}: {message}")
+
+
+def test_a_model_whose_files_are_whole(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").write_bytes(safetensors())
+    (model_folder / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model.safetensors"}}')
+    assert find_model(str(model_folder)) == model_folder
 
 
 def test_a_checkpoint_that_is_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vime.data.dataset import load_dataset
+from vime.config.run_config import RunConfig
+from vime.data.dataset import check_prompt_data, load_dataset
 from vime.data.files import open_rows, split_slice
 from vime.errors import DataError, MissingExtraError
 
@@ -51,6 +52,14 @@ def test_a_file_whose_own_name_looks_like_a_slice_is_that_file(tmp_path):
     path = tmp_path / "a.jsonl@[0:1]"
     path.write_text("x")
     assert split_slice(str(path)) == (str(path), slice(None))
+
+
+def test_a_suffix_in_capitals(tmp_path):
+    path = tmp_path / "rows.JSONL"
+    path.write_text('{"input": "good"}\n')
+    check_prompt_data(RunConfig(prompt_data=f"{path}@[0:1]"))
+    with pytest.raises(DataError, match="ends in something that is not a slice"):
+        check_prompt_data(RunConfig(prompt_data=f"{path}@[0:1"))
 
 
 def test_rows_outside_the_slice_are_not_judged(tmp_path):

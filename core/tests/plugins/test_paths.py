@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 
 import pytest
@@ -191,6 +192,18 @@ def test_the_current_directory_never_hides_what_is_installed(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     resolve_path("json.dumps", "x")
     assert sys.path[0] != str(tmp_path)
+
+
+def test_a_current_directory_that_was_deleted(tmp_path, monkeypatch, site):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert resolve_path("json.dumps", "--x") is json.dumps
+    with pytest.raises(PluginError, match="there is no module 'nosuch_module'"):
+        resolve_path("nosuch_module.fn", "--x")
+    with pytest.raises(PluginError, match="there is no file fns.py"):
+        resolve_path("./fns.py:fn", "--x")
 
 
 def test_a_plugins_own_function_by_path_takes_what_it_declares(install):

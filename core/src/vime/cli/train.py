@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from vime.cli.flags import parse_flags, resolve
+from vime.cli.ready import require_ready
 from vime.cli.render import warn
-from vime.config.extras import require_training_extra
 
 
 def train_command(words: list[str]) -> int:
@@ -14,7 +14,7 @@ def train_command(words: list[str]) -> int:
     resolved = resolve(parse_flags(words), dict(os.environ))
     for line in resolved.warnings:
         warn(line)
-    require_training_extra()
+    require_ready(resolved.config)
     from vime.loop import train
 
     return train(resolved)

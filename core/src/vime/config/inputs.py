@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from vime.config.model_files import check_model_files
 from vime.config.names import flag_of
 from vime.config.run_config import RunConfig
-from vime.errors import CheckpointError, ConfigError, DataError
+from vime.errors import CheckpointError, ConfigError
 
 Purpose = Literal["train", "eval"]
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_SLICE = re.compile(r"@\[.*\]$")
-_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 
 
 def find_model(name: str, flag: str = "--hf-checkpoint") -> Path:
@@ -39,6 +38,7 @@ def find_model(name: str, flag: str = "--hf-checkpoint") -> Path:
             f"{flag} {name}: not a model folder, it has no {' and no '.join(missing)}",
             hint="a model in Hugging Face format has config.json, *.safetensors and tokenizer files, as save_pretrained writes them",
         )
+    check_model_files(folder, f"{flag} {name}")
     return folder
 
 
@@ -60,27 +60,6 @@ def _missing_in_model(folder: Path) -> list[str]:
     return missing
 
 
-def check_data_path(path: str, flag: str) -> None:
-    """Raise DataError where a data file is not there or not of a kind that can be read."""
-    if path.startswith("hf:"):
-        return
-    file = Path(_SLICE.sub("", path)).expanduser()
-    if not file.exists():
-        raise DataError(f"{flag} {path}: no such file", hint=_hint_of_neighbours(file))
-    if file.is_dir():
-        raise DataError(f"{flag} {path}: a folder, not a file", hint=f"give a file ({', '.join(_SUFFIXES)})")
-    if file.suffix not in _SUFFIXES:
-        raise DataError(f"{flag} {path}: cannot read {file.suffix or 'a file without an extension'}", hint=f"known: {', '.join(_SUFFIXES)}")
-
-
-def _hint_of_neighbours(file: Path) -> str:
-    folder = file.parent
-    if not folder.is_dir():
-        return f"the folder {folder} does not exist either"
-    there = sorted(path.name for path in folder.iterdir() if path.suffix in _SUFFIXES)
-    return f"data files in {folder}: {', '.join(there[:5])}" if there else f"there is no data file in {folder}"
-
-
 def refuse_missing_parts(config: RunConfig, purpose: Purpose) -> None:
     """Raise ConfigError where the model or the data is not named."""
     evaluates_only = purpose == "eval" or config.num_rollout == 0
@@ -100,15 +79,14 @@ def refuse_missing_parts(config: RunConfig, purpose: Purpose) -> None:
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raise ConfigError, DataError or CheckpointError for the first file that is not what a flag says."""
+    """Raise ConfigError or CheckpointError for the first file that is not what a flag says.
+
+    Data is looked at by vime.data.dataset.check_prompt_data, which reads its rows too.
+    """
     if config.hf_checkpoint is not None:
         find_model(config.hf_checkpoint)
     if config.ref_load is not None:
         find_model(config.ref_load, "--ref-load")
-    if config.prompt_data is not None:
-        check_data_path(config.prompt_data, "--prompt-data")
-    for dataset in config.eval_datasets:
-        check_data_path(dataset.path, f"evaluation dataset {dataset.name!r}:")
     if config.load is not None and config.load != "auto" and not Path(config.load).is_dir():
         raise CheckpointError(f"--load {config.load}: no such folder", hint="give the folder of a checkpoint, or --load auto")
     if config.deepspeed_config is not None and not Path(config.deepspeed_config).is_file():

@@ -190,7 +190,11 @@ def check_prompt_data(config: Any) -> None:
     if config.prompt_data is not None and not own_source:
         _checked(config.prompt_data, _format_of(config, config), None, config.skip_bad_rows)
     for dataset in config.eval_datasets or ():
-        _checked(dataset.path, _format_of(dataset, config), None, config.skip_bad_rows)
+        try:
+            _checked(dataset.path, _format_of(dataset, config), None, config.skip_bad_rows)
+        except DataError as error:
+            error.add_note(f"it is the data of the evaluation dataset {dataset.name!r}")
+            raise
 
 
 def _format_of(dataset: Any, config: Any) -> RowFormat:

@@ -56,7 +56,9 @@ def resolve_path(path: str, label: str) -> Any:
     """The object at `path`. Modules are looked for as Python does, and then in the current directory."""
     if not isinstance(path, str) or not path.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PluginError(f"{label}: {path!r} is not a path to a function", hint=FORMS)
-    _add_to_path(Path.cwd())
+    here = _current_directory()
+    if here is not None:
+        _add_to_path(here)
     head, colon, attr = path.rpartition(":")
     if path.endswith(".py") or head.endswith(".py"):
         if not colon or not attr or path.endswith(".py"):
@@ -95,7 +97,8 @@ def _import(name: str, label: str) -> types.ModuleType:
         return import_reporting(name, label)
     parent, _, last = missing.rpartition(".")
     if not parent:
-        near = nearest(missing, [found.name for found in pkgutil.iter_modules([str(Path.cwd())])])
+        here = _current_directory()
+        near = nearest(missing, [found.name for found in pkgutil.iter_modules([str(here)])]) if here is not None else None
         hint = f"did you mean {near!r}?" if near else f"run from the directory that holds {missing}, install it, or set PYTHONPATH"
         raise PluginError(f"{label}: there is no module {missing!r}", hint=hint)
     package = import_reporting(parent, label)
@@ -153,6 +156,14 @@ def _load_file(name: str, label: str) -> types.ModuleType:
             raise
         raise PluginError(f"{label}: importing {name} raised {describe(error)}", hint=TRACEBACK_HINT) from error
     return module
+
+
+def _current_directory() -> Path | None:
+    """None where it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _add_to_path(directory: Path) -> None:

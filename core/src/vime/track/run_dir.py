@@ -49,6 +49,8 @@ class RunDir:
         folder of the run's name that has checkpoints; otherwise a new one is made. Raises ConfigError.
         """
         save = getattr(config, "save", None)
+        if save is not None:
+            _make(Path(save), "--save", "the folder of the checkpoints")
         if config.run_dir is not None:
             path = Path(config.run_dir)
             holds_run = _holds_run(path)
@@ -95,17 +97,17 @@ def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in ("config.yaml", "metrics.jsonl", "plugins.lock.json", "checkpoints"))
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, flag: str = "--run-dir", what: str = "the run folder") -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ConfigError(f"{path} is a file, not a folder", hint="choose another --run-dir") from None
+        raise ConfigError(f"{path} is a file, not a folder", hint=f"choose another {flag}") from None
     except OSError as error:
         raise ConfigError(
-            f"the run folder {path} cannot be made: {error.strerror}", hint="choose a folder that you may write to: --run-dir DIR"
+            f"{what} {path} cannot be made: {error.strerror}", hint=f"choose a folder that you may write to: {flag} DIR"
         ) from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"the run folder {path} is read-only", hint="choose a folder that you may write to: --run-dir DIR")
+        raise ConfigError(f"{what} {path} is read-only", hint=f"choose a folder that you may write to: {flag} DIR")
 
 
 def _make_new(root: Path, stem: str) -> Path:
@@ -117,6 +119,10 @@ def _make_new(root: Path, stem: str) -> Path:
             path.mkdir()
         except FileExistsError:
             number += 1
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder {path} cannot be made: {error.strerror}", hint="choose another name, --name, or a folder, --run-dir"
+            ) from None
         else:
             return path
 

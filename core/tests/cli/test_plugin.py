@@ -114,6 +114,13 @@ def test_probe_does_not_depend_on_the_current_directory(crowd, tmp_path, monkeyp
     assert rows("--probe")["zoo-length", "vime-zoo-fine"]["hooks"] == ["custom_rm"]
 
 
+def test_what_a_plugin_prints_is_not_in_the_answer(crowd, tmp_path):
+    (tmp_path / "zoo_fine.py").write_text("print('noise')\n" + textwrap.dedent(FINE))
+    result = CliRunner().invoke(plugin_app, ["show", "zoo-length", "--json"])
+    assert json.loads(result.stdout)["name"] == "zoo-length"
+    assert "noise" in result.stderr
+
+
 def test_the_list_as_text(crowd):
     result = CliRunner().invoke(plugin_app, ["list"])
     lines = result.stdout.splitlines()

@@ -106,6 +106,11 @@ def test_a_model_whose_files_are_whole(model_folder: Path) -> None:
     assert find_model(str(model_folder)) == model_folder
 
 
+def test_what_a_data_file_may_be_is_said_by_the_reader_of_data(model_folder: Path, prompt_file: Path) -> None:
+    capitals = prompt_file.rename(prompt_file.with_suffix(".JSONL"))
+    load({"hf_checkpoint": model_folder, "prompt_data": capitals})
+
+
 def test_a_checkpoint_that_is_not_there(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
     flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file}
     assert "no such folder" in refusal({**flags, "load": tmp_path / "none"}, CheckpointError).message

@@ -68,7 +68,7 @@ def test_words_become_typed_values() -> None:
     ("flags", "message"),
     [
         ({"lr": "abc"}, "--lr: expected a number of at least 0, got 'abc'"),
-        ({"lr": "nan"}, "--lr: expected a number of at least 0, got nan"),
+        ({"lr": "nan"}, "--lr: expected a finite number of at least 0, got nan"),
         ({"rollout_batch_size": "4.5"}, "--rollout-batch-size: expected a whole number of at least 1, got '4.5'"),
         ({"rollout_batch_size": "0"}, "--rollout-batch-size: expected a whole number of at least 1, got 0"),
         ({"gamma": "1.5"}, "--gamma: expected a number of at least 0 and at most 1, got 1.5"),
@@ -168,6 +168,31 @@ def test_merge_keys_of_yaml(yaml_file: Path) -> None:
     write(yaml_file, "eval:\n  datasets:\n    a: &a {path: a.jsonl, top_k: 3}\n    b:\n      <<: *a\n      path: b.jsonl\n")
     second = load({}, yaml_file).config.eval_datasets[1]
     assert (second.path, second.top_k) == ("b.jsonl", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("config: x", "'config' is for the command line only", "in one file"),
+        ("set: [math.timeout=5]", "'set' is for the command line only", "plugin_settings"),
+        ("no_tensorboard: true", "unknown key 'no_tensorboard'", "write tensorboard: false"),
+        ("no-tensorboard: false", "unknown key 'no-tensorboard'", "write tensorboard: true"),
+        ("vllm_router_port: 3", "unknown key 'vllm_router_port'", ""),
+    ],
+)
+def test_keys_that_are_none(text: str, message: str, hint: str, yaml_file: Path) -> None:
+    error = refusal({}, write(yaml_file, text))
+    assert message in error.message and hint in (error.hint or "")
+
+
+def test_a_dataset_has_a_name() -> None:
+    assert "name: expected text that is not empty, got ''" in refusal({"eval_prompt_data": ["", "a.jsonl"]}).message
+
+
+def test_an_empty_eval_section_names_nothing(yaml_file: Path) -> None:
+    base = {"prompt_data": "q.jsonl", "eval": {"datasets": {"held": {"path": "h.jsonl"}}}, "eval_interval": 25}
+    config = load({}, write(yaml_file, "eval: {}"), quickstart=lambda: base).config
+    assert [data.name for data in config.eval_datasets] == ["held"]
 
 
 def test_a_file_that_is_not_utf8(yaml_file: Path, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_current_directory_that_was_deleted(tmp_path, monkeypatch, site):
     assert resolve_path("json.dumps", "--x") is json.dumps
     with pytest.raises(PluginError, match="there is no module 'nosuch_module'"):
         resolve_path("nosuch_module.fn", "--x")
-    with pytest.raises(PluginError, match="there is no file fns.py"):
+    with pytest.raises(PluginError, match=r"there is no file fns\.py"):
         resolve_path("./fns.py:fn", "--x")
 
 
@@ -243,6 +243,8 @@ WRONG = [
     ("custom_rm", "./rewards.py", "it names a file and no function in it", "./rewards.py:FUNCTION"),
     ("custom_rm", "./rewrds.py:rm", "there is no file rewrds.py; . has rewards.py", "did you mean 'rewards.py'?"),
     ("custom_rm", "./no/rewards.py:rm", "there is no file no/rewards.py; there is no directory no", "write"),
+    ("custom_rm", "./rewards.py:rm:z", "there is more than one colon in it", "write"),
+    ("custom_rm", "zoo_pkg.deep.fns.Callable.__call__", "it is a method of the class Callable, and there is no object", "name a function"),
     ("custom_rm", "./rewards.py:rn", "rewards.py has no 'rn'; it offers rm", "write pkg"),
     (
         "dynamic_sampling_filter",

@@ -243,6 +243,20 @@ def test_case_k9_two_reward_plugins_without_rm_type_are_named():
     assert "--rm-type toy" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("rm_type", "line"),
+    [
+        ("f1", "pip install vime-rm-qa, then add --plugin f1"),
+        ("remote_rm", "pip install vime-rm-remote, then add --plugin remote"),
+        ("gpqa", "pip install vime-rm-qa, then add --plugin choice"),
+    ],
+)
+def test_upstreams_reward_names_have_their_pip_line(rm_type, line):
+    with pytest.raises(ConfigError) as caught:
+        scorer_of(constant(1), rm_type=rm_type)
+    assert caught.value.hint == line
+
+
 def test_rm_type_that_nobody_answers_to_has_the_line_that_helps():
     with pytest.raises(ConfigError, match="training: no enabled plugin answers to rm_type 'deepscaler'") as caught:
         scorer_of(constant(1), rm_type="deepscaler")

@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "train": "Train a model with the enabled plugins.",
     "eval": "Evaluate a model on the evaluation datasets.",
     "config": "Show the resolved configuration and where each value came from.",
-    "plugin": "List, show and check plugins.",
+    "plugin": "List and show plugins.",
 }
 _CONFIGURED: dict[tuple[str, ...], str] = {
     ("train",): "vime.cli.train:train_command",
@@ -33,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     with_traceback = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
     try:
+        if any(word.startswith("--traceback=") for word in words):
+            raise ConfigError("--traceback takes no value", hint="write --traceback")
         code = _run(words)
         sys.stdout.flush()
         return code
@@ -51,7 +53,10 @@ def _run(words: list[str]) -> int:
 
         sys.stdout.write(f"vime {version('vime')}\n")
         return 0
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    if words and words[0].startswith("-") and words[0] not in _HELP:
+        hint = "vime --version shows the version" if words[0] in ("-v", "-V") else "vime --help shows the commands and flags"
+        raise ConfigError(f"unknown flag {words[0]}", hint=hint)
+    if words and words[0] not in (*COMMANDS, *_HELP):
         close = nearest(words[0], COMMANDS)
         raise ConfigError(f"unknown command {words[0]!r}", hint=f"did you mean {close!r}?" if close else f"commands: {', '.join(COMMANDS)}")
     wants_help = not words or any(word in _HELP for word in words)

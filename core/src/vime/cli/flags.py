@@ -42,8 +42,11 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = ()) -> ParsedFl
             rest.insert(0, value)
         name = name.replace("_", "-")
         if name in switches:
+            _refuse_value(f"--{name}", bool(has_value))
             parsed.switches.add(name)
         elif name == "config":
+            if parsed.config_file is not None:
+                raise ConfigError("--config is given twice", hint="keep one of them; flags go over the file")
             parsed.config_file = Path(_one_value("--config", "a file", rest, bool(has_value)))
         elif name == "set":
             parsed.values.setdefault("set", []).extend(_values("--set", "plugin.key=value", rest, bool(has_value)))
@@ -57,10 +60,12 @@ def _read_field(name: str, rest: list[str], has_value: bool, values: dict[str, A
     kinds = kinds_of(RunConfig)
     field_name = field_of(name)
     if name.replace("-", "_") in NEGATIONS:
+        _refuse_value(f"--{name}", has_value)
         values[NEGATIONS[name.replace("-", "_")]] = False
         return
     negated = field_of(name.removeprefix("no-"))
     if field_name not in FIELDS and name.startswith("no-") and negated in FIELDS and kinds[negated].base is bool:
+        _refuse_value(f"--{name}", has_value, f", or {flag_of(negated)}=true or false")
         values[negated] = False
         return
     if field_name not in FIELDS:
@@ -68,6 +73,8 @@ def _read_field(name: str, rest: list[str], has_value: bool, values: dict[str, A
     kind, flag = kinds[field_name], f"--{name}"
     if kind.base is list:
         items = _values(flag, kind.item.expected() if kind.item else "a value", rest, has_value)
+        if field_name in ("plugin", "no_plugin"):
+            _refuse_commas(flag, items)
         values[field_name] = [*values.get(field_name, []), *items]
         return
     if field_name in values:
@@ -78,6 +85,21 @@ def _read_field(name: str, rest: list[str], has_value: bool, values: dict[str, A
         values[field_name] = _OPTIONAL_VALUES[field_name]
     else:
         values[field_name] = _one_value(flag, kind.expected(), rest, has_value)
+
+
+def _refuse_value(flag: str, has_value: bool, instead: str = "") -> None:
+    if has_value:
+        raise ConfigError(f"{flag} takes no value", hint=f"write {flag}{instead}")
+
+
+def _refuse_commas(flag: str, names: list[str]) -> None:
+    """Only VIME_PLUGINS, which is one word, has commas between its names."""
+    joined = next((name for name in names if "," in name), None)
+    if joined is not None:
+        parts = [part.strip() for part in joined.split(",") if part.strip()]
+        raise ConfigError(
+            f"{flag} {joined}: one word names one plugin", hint="repeat the flag: " + " ".join(f"{flag} {part}" for part in parts)
+        )
 
 
 def _one_value(flag: str, expected: str, rest: list[str], has_value: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -18,7 +19,7 @@ from vime.plugins.probe import Probe, probe_all
 if TYPE_CHECKING:
     from vime.plugins.validation import CheckedHook
 
-plugin_app = typer.Typer(name="plugin", help="List, show and check plugins.", no_args_is_help=True)
+plugin_app = typer.Typer(name="plugin", help="List and show plugins.", no_args_is_help=True)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def show_plugin(
 ) -> None:
     """Show one plugin: its hooks, its settings with defaults, its distribution and where it was found."""
     entry = discover().find(name)
-    described = describe_plugin(entry)
+    with contextlib.redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is not the answer
+        described = describe_plugin(entry)
     sys.stdout.write(json.dumps(described, indent=2) + "\n" if as_json else _show_text(described))
 
 

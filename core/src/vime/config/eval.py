@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import yaml
 from pydantic import Field
@@ -23,7 +23,7 @@ from vime.errors import ConfigError
 class EvalDatasetConfig(Section):
     """One evaluation dataset. In `args.eval_datasets` every setting is resolved; None then means that no level sets it."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     path: PathStr
     n_samples_per_eval_prompt: Count | None = None
     temperature: NonNegative | None = None

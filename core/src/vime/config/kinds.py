@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -123,6 +123,8 @@ def _with_bounds(kind: Kind, metadata: Iterable[Any]) -> Kind:
                     words.append(f"at most {limit}")
                 case Lt(lt=limit):
                     words.append(f"below {limit}")
+                case MinLen():
+                    words.append("that is not empty")
                 case _:
                     pass
     return replace(kind, bounds=tuple(words))

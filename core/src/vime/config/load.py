@@ -22,8 +22,13 @@ from vime.errors import ConfigError
 
 FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
 """All fields that are flags, in the order of --help."""
-FILE_ONLY = ("eval", *(name for name in RunConfig.model_fields if name not in FIELDS))
+FILE_ONLY = ("eval", "eval_datasets", "quickstart")
 """Keys of the file that are no flags."""
+_COMMAND_LINE_ONLY = {
+    "config": "a file names no other one: give the keys of both in one file",
+    "set": "write plugin_settings: {math: {timeout: 5}}",
+}
+"""Flags that are no keys of the file, and what to do instead."""
 _ALTERNATIVES = (
     ("num_rollout", "num_epoch"),
     ("global_batch_size", "num_steps_per_rollout"),
@@ -109,12 +114,25 @@ def _file_layer(file: Path) -> _Layer:
         if name in NEGATIONS and isinstance(value, bool):
             name, value = NEGATIONS[name], not value
         if name not in FIELDS and name not in FILE_ONLY:
-            raise unknown_name(str(key), f"{file}: unknown key {str(key)!r}", spell=lambda found: found)
+            raise _unknown_key(str(key), value, file)
         if name in values:
             raise ConfigError(f"{file}: {key!r} and another key both set {name}", hint="keep one of them")
+        if name == "eval" and not value:
+            continue  # it names no dataset
         is_list = name in kinds and kinds[name].base is list
         values[name] = [value] if is_list and value is not None and not isinstance(value, list) else value
     return _Layer(values, lambda _: f"file {file}")
+
+
+def _unknown_key(key: str, value: Any, file: Path) -> ConfigError:
+    """The error for a key of the file: what stands on the command line only, a switch's negation, or a misspelt name."""
+    message = f"{file}: unknown key {key!r}"
+    if key in _COMMAND_LINE_ONLY:
+        return ConfigError(f"{file}: {key!r} is for the command line only", hint=_COMMAND_LINE_ONLY[key])
+    positive = field_of(key.replace("-", "_").removeprefix("no_"))
+    if key.startswith("no") and positive in FIELDS and kinds_of(RunConfig)[positive].base is bool:
+        return ConfigError(message, hint=f"write {positive}: {'true' if value is False else 'false'}")
+    return unknown_name(key, message, spell=lambda found: found)
 
 
 def _environment_layer(env: Mapping[str, str]) -> _Layer:
@@ -232,12 +250,13 @@ def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfi
             where, kind = f"evaluation dataset {inner[0]}: {inner[1]}", kinds_of(EvalDatasetConfig).get(str(inner[1]), kind)
         if first["type"] in ("extra_forbidden", "missing"):
             raise ConfigError(f"{where}: {'unknown key' if first['type'] == 'extra_forbidden' else 'missing'}{more}") from None
-        raise _wrong_type(where, kind, first["input"], more) from None
+        raise _wrong_type(where, kind, first["input"], more, finite=first["type"] == "finite_number") from None
 
 
-def _wrong_type(where: str, kind: Kind, got: Any, more: str = "") -> ConfigError:
+def _wrong_type(where: str, kind: Kind, got: Any, more: str = "", *, finite: bool = False) -> ConfigError:
     shown = " ".join(map(str, cast("list[Any]", got))) if isinstance(got, list) else repr(got)
-    return ConfigError(f"{where}: expected {kind.expected()}, got {shown}{more}")
+    expected = kind.expected().replace("a number", "a finite number", 1) if finite else kind.expected()
+    return ConfigError(f"{where}: expected {expected}, got {shown}{more}")
 
 
 def unknown_name(name: str, message: str, *, spell: Callable[[str], str]) -> ConfigError:

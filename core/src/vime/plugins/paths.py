@@ -60,6 +60,8 @@ def resolve_path(path: str, label: str) -> Any:
     if here is not None:
         _add_to_path(here)
     head, colon, attr = path.rpartition(":")
+    if ":" in head:
+        raise PluginError(f"{label}: there is more than one colon in it", hint=FORMS)
     if path.endswith(".py") or head.endswith(".py"):
         if not colon or not attr or path.endswith(".py"):
             raise PluginError(f"{label}: it names a file and no function in it", hint=f"{path.rstrip(':')}:FUNCTION")
@@ -180,6 +182,7 @@ def check_path_function(obj: Any, info: HookSpecInfo, label: str) -> tuple[tuple
         _check_data_source(obj, label)
     elif inspect.isclass(obj):
         raise PluginError(f"{label}: it is a class", hint=f"name a function: {info.flag} calls it with ({', '.join(info.path_args)})")
+    _refuse_unbound(obj, label)
     refuse_generator(obj, info.name, label)
     if is_marked(obj):  # a plugin's own function, named by path: it takes what it declares, by name
         return check_function(None, info.name, obj, obj, label), ()
@@ -188,6 +191,16 @@ def check_path_function(obj: Any, info: HookSpecInfo, label: str) -> tuple[tuple
     except (TypeError, ValueError):  # some builtins have no signature to look at
         return info.path_args, ()
     return _bind(list(signature.parameters.values()), info, label)
+
+
+def _refuse_unbound(obj: Any, label: str) -> None:
+    """A method that was taken from its class has nobody to be `self`."""
+    holder = obj.__qualname__.rpartition(".")[0] if inspect.isfunction(obj) else ""
+    if holder and not holder.endswith("<locals>") and next(iter(inspect.signature(obj).parameters), None) == "self":
+        raise PluginError(
+            f"{label}: it is a method of the class {holder}, and there is no object to call it on",
+            hint=f"name a function, a @staticmethod of {holder}, or the method of an object in the module: object.{obj.__name__}",
+        )
 
 
 def _bind(params: list[inspect.Parameter], info: HookSpecInfo, label: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

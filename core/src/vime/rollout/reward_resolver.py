@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from vime.config.upstream import REWARD_DISTRIBUTIONS
 from vime.errors import ConfigError
-from vime.plugins.discovery import FIRST_PARTY, discover
+from vime.plugins.discovery import discover
 from vime.rollout.reward_guard import where
 from vime.sample import Sample
 
@@ -115,4 +116,5 @@ def _how_to_get(name: str) -> str:
     catalog = discover()
     if catalog.named(name):
         return f"add --plugin {name}"
-    return f"pip install {FIRST_PARTY[name]}, then add --plugin {name}" if name in FIRST_PARTY else catalog.suggestion(name)
+    brings = REWARD_DISTRIBUTIONS.get(name)
+    return f"pip install {brings}, then add --plugin {name}" if brings else catalog.suggestion(name)

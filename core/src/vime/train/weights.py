@@ -35,14 +35,16 @@ class WeightSync:
         self._syncs_since_check = 0
         self._was_checked = False
         self._recent: list[list[int]] = []
-        self._random = random_probe(trainer.vocab_size, trainer.max_positions)
+        self._limit = min(trainer.max_positions, engine.max_model_len) - 1
+        """Longest probe: the engine wants room for one token more."""
+        self._random = random_probe(trainer.vocab_size, self._limit)
 
     def set_probe(self, sequences: Sequence[Sequence[int]]) -> None:
         """Use these token sequences (recent rollouts) beside the random ones; the first that make `RECENT_TOKENS`."""
         self._recent, total = [], 0
         for tokens in sequences:
             if total < RECENT_TOKENS and len(tokens) > 1:
-                self._recent.append(list(tokens)[: self.trainer.max_positions])
+                self._recent.append(list(tokens)[: self._limit])
                 total += len(self._recent[-1])
 
     def sync(self) -> None:

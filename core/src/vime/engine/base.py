@@ -69,7 +69,8 @@ class TrainableEngine(Engine, Protocol):
         ...
 
     def stats(self) -> dict[str, float]:
-        """Counters since the last call: prompt_tokens, generated_tokens, busy_seconds (time inside engine steps)."""
+        """Counters since the last call: prompt_tokens, cached_tokens (those in the prefix cache), generated_tokens,
+        busy_seconds (time inside engine steps)."""
         ...
 
     def close(self) -> None: ...

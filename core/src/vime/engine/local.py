@@ -69,7 +69,7 @@ class LocalEngine:
         self._requests: dict[str, _Request] = {}
         self._inbox = _Inbox()
         self._wave: list[_Request] = []
-        self._generated_tokens = self._prompt_tokens = 0
+        self._generated_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._busy_seconds = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="vime-engine", daemon=True)
@@ -192,6 +192,7 @@ class LocalEngine:
             if output.finished:
                 request = self._requests.pop(output.request_id, None)
                 if request is not None:
+                    self._cached_tokens += output.num_cached_tokens or 0
                     completion = output.outputs[0]
                     finished.append(
                         (
@@ -310,6 +311,7 @@ class LocalEngine:
         stats = {
             "prompt_tokens": float(self._prompt_tokens),
             "generated_tokens": float(self._generated_tokens),
+            "cached_tokens": float(self._cached_tokens),
             "busy_seconds": self._busy_seconds,
         }
         self._prompt_tokens = self._generated_tokens = 0

@@ -53,8 +53,8 @@ async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout
         samples = [sample for result in results for sample in result.group]
         failed = [sample for sample in samples if sample.status is Status.FAILED]
         if failed and len(failed) == len(samples):
-            reasons = {reason for result in results for reason in result.failures.values()} or {"their rewards failed"}
-            raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {min(reasons)}")
+            reason = next(reason for result in results for reason in result.failure_reasons)
+            raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {reason}")
         return {
             "rewards": [0.0 if sample.status is Status.FAILED else _reward(context.config, sample) for sample in samples],
             "truncated": [sample.status is Status.TRUNCATED for sample in samples],

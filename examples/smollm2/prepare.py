@@ -43,7 +43,7 @@ def convert_model(gguf: Path, folder: Path) -> None:
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     where: Any = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    model = LlamaForCausalLM(AutoConfig.from_pretrained(**where))
+    model: Any = LlamaForCausalLM(AutoConfig.from_pretrained(**where))
     weights = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or missing != ["lm_head.weight"]:  # that one is the embedding

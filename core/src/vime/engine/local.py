@@ -57,7 +57,7 @@ class LocalEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.deterministic = deterministic
-        options: dict[str, Any] = engine_options(config, model_path, concurrency) | {"dtype": dtype} | config.vllm_engine_args
+        options: dict[str, Any] = engine_options(config, model_path, dtype=dtype, concurrency=concurrency) | config.vllm_engine_args
         try:
             self.llm_engine: Any = LLMEngine.from_engine_args(EngineArgs(**options))
         except Exception as exc:

@@ -39,13 +39,16 @@ def _is_cpu_build() -> bool:
     return True
 
 
-def engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict[str, Any]:
+def engine_options(config: RunConfig, model_path: str, *, dtype: str, concurrency: int) -> dict[str, Any]:
     """vLLM's engine arguments for this configuration."""
     import torch
 
     max_num_seqs = config.vllm_max_num_seqs or max(1, min(256, concurrency))
     options: dict[str, Any] = {
         "model": model_path,
+        "dtype": dtype,
+        # Logits of 20 rounded to bfloat16 are off by 0.06, in the engine and in the trainer; see PolicyModel for the other half.
+        "hf_overrides": {"head_dtype": "float32"},
         "enable_prefix_caching": config.vllm_enable_prefix_caching,
         "max_num_seqs": max_num_seqs,
         "seed": config.rollout_seed,

@@ -312,7 +312,8 @@ class LocalRuntime:
         batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
-            self.weight_sync.set_probe([sample.tokens for group in groups for sample in group if sample.tokens])
+            samples = [sample for group in groups for sample in group]
+            self.weight_sync.set_probe([sample.tokens for sample in samples], [sample.response_length for sample in samples])
             verify = self.weight_sync.verify
         self._log("train", self.trainer.train(batch, verify=verify))
 

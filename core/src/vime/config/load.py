@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import yaml
 from pydantic import ValidationError
 
 from vime.config.eval import FLAGS, EvalDatasetConfig, flag_behind
-from vime.config.inputs import Purpose, check_inputs, find_model, refuse_missing_parts, refuse_unsupported
+from vime.config.inputs import check_inputs, find_model, refuse_missing_parts, refuse_unsupported
 from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
 from vime.config.names import ALIASES, NEGATIONS, field_of, flag_of, nearest
 from vime.config.rules import warnings_about
@@ -19,6 +19,7 @@ from vime.config.run_config import SECTIONS, RunConfig
 from vime.config.upstream import replacement
 from vime.errors import ConfigError
 
+Purpose = Literal["train", "eval"]
 FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
 """All fields that are flags, in the order of --help."""
 FILE_ONLY = ("eval", *(name for name in RunConfig.model_fields if name not in FIELDS))
@@ -76,11 +77,13 @@ def load_config(
         layers.insert(0, _Layer({**quickstart(), "quickstart": True}, lambda _: "quickstart"))
     values, origins = _merge(layers)
     _take_model_from_checkpoint(values, origins)
+    if purpose == "eval":
+        _evaluate_only(values, origins)
+    if check_files:
+        refuse_unsupported(values)
     config = _validate(values, origins)
     if check_files:
-        if purpose == "train":
-            refuse_unsupported(config)
-        refuse_missing_parts(config, purpose)
+        refuse_missing_parts(config)
         check_inputs(config)
         if config.hf_checkpoint is not None:
             config = config.model_copy(update={"hf_checkpoint": str(find_model(config.hf_checkpoint))})
@@ -192,6 +195,14 @@ def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str])
     load = values.get("load")
     if values.get("hf_checkpoint") is None and values.get("prompt_data") and load and load != "auto":
         values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
+
+
+def _evaluate_only(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says."""
+    for name in ("num_epoch", "skip_eval_before_train"):
+        values.pop(name, None)
+        origins.pop(name, None)
+    values["num_rollout"], origins["num_rollout"] = 0, "derived"
 
 
 def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:

@@ -189,7 +189,7 @@ class DeepSpeedTrainer:
                 loss = loss * math.nan  # DeepSpeed then drops this step's gradients itself, in every ZeRO stage
             # DeepSpeed averages gradients over ranks; the weights already make a sum of the parts.
             self.engine.backward(loss * self.ranks, scale_wrt_gas=False)
-        if verify is not None and tally.mean_abs_diff() > self.sync_tolerance():
+        if verify is not None and not (tally.mean_abs_diff() <= self.sync_tolerance()):  # nan asks for a check too
             verify()
         return self._step(tally)
 

@@ -263,12 +263,10 @@ class LocalRuntime:
         yield self._step
         elapsed = time.perf_counter() - started
         step = self._step
+        # Rewards overlap with generation; only what they add beyond it would show as overhead.
         busy = step.engine_seconds + step.seconds.get("train", 0.0) + step.seconds.get("sync", 0.0)
         perf = {f"{part}_time": seconds for part, seconds in step.seconds.items()}
         perf |= {"step_time": elapsed, "overhead_fraction": max(0.0, 1.0 - busy / elapsed) if elapsed else 0.0}
-        reward_time = step.metrics.pop("rollout/reward_time", None)
-        if reward_time is not None:
-            perf["reward_time"] = reward_time
         self._log("perf", perf)
         self._log("hooks", self.plugins.take_timings())
         self.console.step(self.rollout_id + 1, self.num_rollout, step.metrics)
@@ -280,6 +278,7 @@ class LocalRuntime:
         self.interrupts.check()
         if isinstance(self.source, RolloutDataSource):
             self.source.rollout_id = self.rollout_id
+            self.source.weight_version = None if self.engine is None else self.engine.weight_version
         started = time.perf_counter()
         with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
 
@@ -290,15 +289,14 @@ class LocalRuntime:
             rollout: Rollout = self._run(self.runner.train(self.rollout_id))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
+        self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
         if self.engine is not None:
             stats = self.engine.stats()
             self._step.engine_seconds = stats.get("busy_seconds", 0.0)
             metrics["tokens_per_second"] = stats["generated_tokens"] / seconds
             if stats.get("prompt_tokens"):
                 metrics["prefix_cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
-        if isinstance(self.source, RolloutDataSource):
-            metrics |= self.source.take_metrics()
-        self._log("rollout", metrics)
+        self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
         if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
             self.tracker.log_samples(self.rollout_id, "train", rollout.groups, rollout.dropped)
         return rollout.groups
@@ -325,14 +323,15 @@ class LocalRuntime:
     def evaluate(self) -> None:
         """Evaluate all datasets and log the scores."""
         with self.console.phase("evaluating"):
-            output, metrics = self._run(self.runner.evaluate(self.rollout_id))
+            output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
             self.engine.stats()
-        self.tracker.log(self.rollout_id, "eval", metrics)
+        if not logged_by_plugin:
+            self.tracker.log(self.rollout_id, "eval", metrics)
         for name, data in output.data.items():
             self.tracker.log_samples(self.rollout_id, f"eval_{name}", [[sample] for sample in data["samples"]])
-        full = {f"eval/{key}": value for key, value in metrics.items()}
-        self.console.evaluation(self.rollout_id, full)
+        if not logged_by_plugin:
+            self.console.evaluation(self.rollout_id, {f"eval/{key}": value for key, value in metrics.items()})
         self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
@@ -399,6 +398,7 @@ class LocalRuntime:
     def _forget_later_metrics(self) -> None:
         self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
 
-    def _log(self, namespace: str, metrics: dict[str, float]) -> None:
+    def _log(self, namespace: str, metrics: dict[str, float], *, to_file: bool = True) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}
-        self.tracker.log(self.rollout_id, namespace, metrics)
+        if to_file:
+            self.tracker.log(self.rollout_id, namespace, metrics)

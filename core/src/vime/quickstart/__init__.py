@@ -27,10 +27,10 @@ def quickstart_defaults() -> dict[str, Any]:
                 {"name": "heldout-greedy", "path": held_out, "temperature": 0.0},
             ]
         },
-        "eval_interval": 25,
+        "eval_interval": 20,
         "rollout_batch_size": 16,
         "n_samples_per_prompt": 8,
-        "num_rollout": 100,
+        "num_rollout": 80,
         "rollout_temperature": 1.0,
         "rollout_max_response_len": 8,
         "advantage_estimator": "grpo",

@@ -10,6 +10,7 @@ import argparse
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from vime.quickstart.assets import build_model, build_tokenizer, write_demonstrations, write_problems
@@ -18,8 +19,8 @@ from vime.quickstart.problems import SEED, demonstrations, held_out_problems, tr
 TRAINING_PROBLEMS = 2000
 HELD_OUT_PROBLEMS = 300
 BATCH = 64
-STEPS = 1500
-CLEAN_STEPS = 1250
+STEPS = 1400
+CLEAN_STEPS = 1200
 WRONG_FRACTION = 0.5
 
 
@@ -34,7 +35,7 @@ def main() -> int:
     if finished.returncode != 0:
         return finished.returncode
     ship(out / "warm-start" / "run" / "checkpoints" / f"step_{STEPS}", out / "model")
-    print(out)
+    sys.stdout.write(f"{out}\n")
     return 0
 
 
@@ -43,8 +44,12 @@ def prepare_warm_start(folder: Path) -> None:
     tokenizer = build_tokenizer()
     build_model(tokenizer).save_pretrained(folder / "random")
     tokenizer.save_pretrained(folder / "random")
-    rows = demonstrations(STEPS * BATCH, wrong_from=CLEAN_STEPS * BATCH, wrong_fraction=WRONG_FRACTION)
-    write_demonstrations(folder / "demonstrations.jsonl", rows)
+    write_demonstrations(folder / "demonstrations.jsonl", demonstration_rows())
+
+
+def demonstration_rows() -> Iterator[tuple[str, str]]:
+    """The demonstrations of the warm start in the order of its steps: first right ones, then half of them wrong."""
+    return demonstrations(STEPS * BATCH, wrong_from=CLEAN_STEPS * BATCH, wrong_fraction=WRONG_FRACTION)
 
 
 def warm_start_flags(folder: Path) -> list[str]:
@@ -83,6 +88,7 @@ def ship(checkpoint: Path, folder: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors keeps its files to their owner
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The arithmetic problems of the quickstart: sums of three small numbers, asked in a few ways.
+"""The arithmetic problems of the quickstart: sums and differences of three small numbers, asked in a few ways.
 
 Everything here follows from its seed, so that the files beside this module can be made again. A problem that is held
 out has operands, in whatever order and operation, that no problem of the warm start or of the training has.
@@ -21,12 +21,12 @@ PHRASES = {
     "sum": (
         "What is {a} + {b} + {c}?",
         "Add {a}, {b} and {c}.",
-        "{name} has {a} {things}, finds {b} and buys {c}. How many {things} now?",
+        "{name} has {a} red, {b} blue and {c} green {things}. How many in all?",
     ),
     "difference": (
         "What is {a} + {b} - {c}?",
         "Add {a} and {b}, then take away {c}.",
-        "{name} has {a} {things}, finds {b} and loses {c}. How many {things} now?",
+        "{name} has {a} red and {b} blue {things} and loses {c}. How many are left?",
     ),
 }
 """Ways to ask for a + b + c and for a + b - c."""

@@ -34,7 +34,7 @@ def test_three_rollouts(vime: Any, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if "train/loss" in line]
     assert [line["step"] for line in trained] == [0, 1, 2]
-    assert all(line["train/train_rollout_logprob_abs_diff"] < 2e-2 and line["train/grad_norm"] > 0 for line in trained)
+    assert all(line["train/train_rollout_logprob_abs_diff"] < 5e-2 and line["train/grad_norm"] > 0 for line in trained)
     rollouts = [line for line in lines if "rollout/raw_reward" in line]
     assert all(line["rollout/groups_kept"] == 8 and 0 < line["rollout/raw_reward"] < 1 for line in rollouts)
     assert any(key.startswith("rollout/dynamic_filter/drop_zero_std") for line in rollouts for key in line)

@@ -121,6 +121,36 @@ def test_aborted_requests_return_what_they_have(pair: Pair) -> None:
     assert all(len(g.token_ids) < 200 for g in results[::2])
 
 
+def test_a_caller_that_gives_up_leaves_nothing_behind(pair: Pair) -> None:
+    async def give_up() -> None:
+        params = {"temperature": 1.0, "max_new_tokens": 240, "min_new_tokens": 240}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pair.engine.generate(pair.engine.tokenizer.encode("1+"), params), timeout=0.05)
+
+    asyncio.run(give_up())
+    pair.sync.sync()
+    assert pair.sync.verify()["max"] < 1e-4
+    assert not pair.engine.llm_engine.has_unfinished_requests()
+
+
+def test_a_bad_request_fails_alone(pair: Pair) -> None:
+    ids = pair.engine.tokenizer.encode("1+")
+
+    async def run() -> list[Any]:
+        bad = pair.engine.generate(ids, {"max_new_tokens": 4, "temperature": -1.0})
+        return list(await asyncio.gather(bad, pair.engine.generate(ids, {"max_new_tokens": 4, "seed": 1}), return_exceptions=True))
+
+    bad, good = asyncio.run(run())
+    assert isinstance(bad, Exception) and not isinstance(good, Exception)
+    with pytest.raises(EngineError, match="no prompt tokens"):
+        asyncio.run(pair.engine.generate([], {"max_new_tokens": 4}))
+
+
+def test_a_sequence_that_fills_the_context_can_be_probed(pair: Pair) -> None:
+    pair.sync.set_probe([[5] * 256])
+    pair.sync.verify()
+
+
 def test_a_prompt_beyond_the_model_is_an_error_with_the_numbers(pair: Pair) -> None:
     with pytest.raises(EngineError, match=r"300 tokens leaves no room in the model's 256"):
         asyncio.run(pair.engine.generate([5] * 300, {"max_new_tokens": 4}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime.errors import EXIT_FAILED
+from vime.errors import ConfigError
 from vime.runtime.interrupts import Interrupted, Interrupts
 from vime.runtime.local import LocalRuntime
 
@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 def train(resolved: Resolved) -> int:
     """Run training as configured and return the exit code. Raises VimeError for what the command line reports."""
-    with Interrupts() as interrupts, LocalRuntime.start(resolved, interrupts) as run:
+    if resolved.config.num_rollout == 0:
+        return evaluate(resolved)
+    with Interrupts() as interrupts:
         try:
-            with interrupts.deferred():
-                training_loop(run)
+            with LocalRuntime.start(resolved, interrupts) as run:
+                try:
+                    with interrupts.deferred():
+                        training_loop(run)
+                        interrupts.check()
+                except Interrupted as interrupt:
+                    run.roll_back_and_save()
+                    return interrupt.exit_code
+                run.finish()
         except Interrupted as interrupt:
-            run.roll_back_and_save()
             return interrupt.exit_code
-        run.finish()
     return 0
 
 
@@ -48,10 +55,14 @@ def training_loop(run: LocalRuntime) -> None:
 
 def evaluate(resolved: Resolved) -> int:
     """Evaluate the configured datasets once, without a trainer, and return the exit code."""
-    with Interrupts() as interrupts, LocalRuntime.start(resolved, interrupts, train=False) as run:
-        if not run.datasets:
-            return EXIT_FAILED
-        with interrupts.deferred():
-            run.evaluate()
-        run.finish()
+    if not resolved.config.eval_datasets:
+        raise ConfigError("there is nothing to evaluate", hint="name the data: --eval-prompt-data NAME FILE, or --eval-config FILE.yaml")
+    with Interrupts() as interrupts:
+        try:
+            with LocalRuntime.start(resolved, interrupts, train=False) as run:
+                with interrupts.deferred():
+                    run.evaluate()
+                run.finish()
+        except Interrupted as interrupt:
+            return interrupt.exit_code
     return 0

@@ -11,6 +11,9 @@ from typing import Any
 
 from vime.errors import ContractError
 
+SCORED = "_scored"
+"""Attribute of samples whose reward is final. It travels with them through buffers and checkpoints."""
+
 
 class Status(enum.Enum):
     """Where a sample stands. PENDING samples have not been generated yet; ABORTED ones may be continued."""
@@ -102,23 +105,7 @@ class Sample:
         log-probs; they get mask 0 and log-prob 0.0. `meta_info["weight_version"]`, where given, is recorded in
         `weight_versions`; `text` is appended to `response`. Raises ValueError, with both lengths, when they differ.
         """
-        if trainable:
-            if log_probs is None:
-                raise ValueError(
-                    f"sample {self.index}: {len(tokens)} trainable tokens came without log-probs; pass log_probs or trainable=False"
-                )
-            if len(log_probs) != len(tokens):
-                raise ValueError(f"sample {self.index}: {len(tokens)} tokens but {len(log_probs)} log-probs")
-        elif log_probs is not None:
-            raise ValueError(f"sample {self.index}: {len(tokens)} tokens are not trainable, yet {len(log_probs)} log-probs were passed")
-        if self.response_length and self.rollout_log_probs is None and trainable:
-            raise ValueError(
-                f"sample {self.index}: {len(tokens)} tokens with log-probs cannot follow {self.response_length} response tokens without"
-            )
-        if self.loss_mask is not None and len(self.loss_mask) != self.response_length:
-            raise ValueError(
-                f"sample {self.index}: loss_mask has {len(self.loss_mask)} entries for a response of {self.response_length} tokens"
-            )
+        self._refuse_misaligned(len(tokens), log_probs, trainable)
         if self.loss_mask is None and (self.response_length or not trainable):
             self.loss_mask = [1] * self.response_length
         if self.loss_mask is not None:
@@ -135,14 +122,33 @@ class Sample:
         if version is not None:
             self.weight_versions.append(version)
 
+    def _refuse_misaligned(self, count: int, log_probs: list[float] | None, trainable: bool) -> None:
+        """Raise ValueError where `count` tokens cannot be appended: what came with them, or what is there, does not fit."""
+        if trainable:
+            if log_probs is None:
+                raise ValueError(f"sample {self.index}: {count} trainable tokens came without log-probs; pass log_probs or trainable=False")
+            if len(log_probs) != count:
+                raise ValueError(f"sample {self.index}: {count} tokens but {len(log_probs)} log-probs")
+        elif log_probs is not None:
+            raise ValueError(f"sample {self.index}: {count} tokens are not trainable, yet {len(log_probs)} log-probs were passed")
+        if self.response_length and self.rollout_log_probs is None and trainable:
+            raise ValueError(
+                f"sample {self.index}: {count} tokens with log-probs cannot follow {self.response_length} response tokens without"
+            )
+        for name, values in (("loss_mask", self.loss_mask), ("rollout_log_probs", self.rollout_log_probs)):
+            if values is not None and len(values) != self.response_length:
+                raise ValueError(f"sample {self.index}: {name} has {len(values)} entries for a response of {self.response_length} tokens")
+
     def reset_for_generation(self) -> None:
-        """Forget everything that generation and reward wrote, so that the prompt can be generated anew."""
+        """Forget what generation and reward wrote, so that the prompt can be generated anew. `metadata` stays as it is."""
         if self.response_length:
             del self.tokens[-self.response_length :]
         self.response, self.response_length = "", 0
-        self.reward = self.loss_mask = self.rollout_log_probs = None
+        self.reward = self.loss_mask = self.rollout_log_probs = self.teacher_log_probs = None
         self.weight_versions = []
+        self.non_generation_time = 0.0
         self.remove_sample = False
+        vars(self).pop(SCORED, None)
         self.status = Status.PENDING
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vime.config.inputs import find_model
-from vime.config.load import Resolved, load_config
+from vime.config.load import Resolved, dump_config, load_config
 from vime.errors import CheckpointError, ConfigError, VimeError
 
 NUM_GPUS = 0
@@ -129,10 +129,54 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
     assert refusal({"hf_checkpoint": model_folder, "num_rollout": "0"}).message == "nothing to evaluate on"
 
 
-@pytest.mark.parametrize("asked", [{"runtime": "ray"}, {"serve_engine": "0"}, {"wandb": True}])
-def test_what_this_version_cannot_do_is_refused(model_folder: Path, prompt_file: Path, asked: dict[str, Any]) -> None:
-    error = refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file, **asked})
-    assert "is not part of this version" in error.message
+@pytest.mark.parametrize(
+    ("asked", "flag"),
+    [
+        ({"runtime": "ray"}, "--runtime ray"),
+        ({"pipeline": "async"}, "--pipeline async"),
+        ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
+        ({"engines": "2"}, "--engines 2"),
+        ({"serve_engine": "0"}, "--serve-engine"),
+        ({"wandb": True}, "--wandb"),
+        ({"debug_rollout_only": True}, "--debug-rollout-only"),
+        ({"debug_train_only": True}, "--debug-train-only"),
+        ({"load_debug_rollout_data": "a.parquet"}, "--load-debug-rollout-data a.parquet"),
+        ({"save_debug_rollout_data": "a.parquet"}, "--save-debug-rollout-data a.parquet"),
+        ({"check_hooks": True}, "--check-hooks"),
+        ({"rm_url": "http://judge"}, "--rm-url http://judge"),
+        ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo"),
+        ({"lambd": "0.9"}, "--lambd 0.9"),
+        ({"value_clip": "0.1"}, "--value-clip 0.1"),
+        ({"lora_rank": "8"}, "--lora-rank 8"),
+    ],
+)
+@pytest.mark.parametrize("purpose", ["train", "eval"])
+def test_what_this_version_cannot_do_is_refused(
+    model_folder: Path, prompt_file: Path, asked: dict[str, Any], flag: str, purpose: str
+) -> None:
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "eval_prompt_data": ["held-out", str(prompt_file)], **asked}
+    assert refusal(flags, purpose=purpose).message == f"{flag} is not available yet"
+
+
+def test_defaults_of_what_is_not_there_yet_are_no_request(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "lambd": "1.0", "lora_rank": "0"}
+    written = tmp_path / "config.yaml"  # as a run writes it: every field with its value
+    written.write_text(dump_config(load(flags).config))
+    assert load_config({}, written, {}).config.lambd == 1.0
+
+
+def test_no_rollouts_means_evaluation_only(model_folder: Path, prompt_file: Path) -> None:
+    flags = {"hf_checkpoint": model_folder, "eval_prompt_data": [str(prompt_file)]}
+    assert load({**flags, "num_rollout": "0"}).warnings == ()
+    error = refusal({**flags, "num_rollout": "0", "skip_eval_before_train": True})
+    assert error.message.startswith("--num-rollout 0 evaluates only")
+
+
+def test_vime_eval_is_a_run_of_no_rollouts(model_folder: Path, prompt_file: Path) -> None:
+    flags = {"hf_checkpoint": model_folder, "eval_prompt_data": [str(prompt_file)]}
+    for given in ({}, {"num_rollout": "5"}, {"num_epoch": "3"}, {"skip_eval_before_train": True}):
+        resolved = load({**flags, **given}, purpose="eval")
+        assert (resolved.config.num_rollout, resolved.origins["num_rollout"], resolved.warnings) == (0, "derived", ())
 
 
 if __name__ == "__main__":

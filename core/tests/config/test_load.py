@@ -177,6 +177,7 @@ def test_merge_keys_of_yaml(yaml_file: Path) -> None:
         ("set: [math.timeout=5]", "'set' is for the command line only", "plugin_settings"),
         ("no_tensorboard: true", "unknown key 'no_tensorboard'", "write tensorboard: false"),
         ("no-tensorboard: false", "unknown key 'no-tensorboard'", "write tensorboard: true"),
+        ("quickstart: true", "'quickstart' is what a run says of itself", "leave it out"),
         ("vllm_router_port: 3", "unknown key 'vllm_router_port'", ""),
     ],
 )
@@ -207,6 +208,7 @@ def test_rewards_without_a_label_key_are_doubtful(prompt_file: Path, model_folde
         "no --label-key: sample.label is None for every row; the data has 'label': --label-key label",
     )
     assert load(flags).warnings == ("no --label-key: sample.label is None for every row",)
+    assert load(flags, purpose="eval").warnings == ()
     for fine in ({"label_key": "label"}, {"plugin": None}, {"loss_type": "sft_loss"}):
         assert load({**flags, **fine}).warnings == ()
     (doubt,) = load({**flags, "prompt_data": None, "eval_prompt_data": ["held", str(prompt_file)]}).warnings

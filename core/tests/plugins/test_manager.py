@@ -15,7 +15,7 @@ import pytest
 
 from vime.api import Sample, Settings, hookimpl
 from vime.config.run_config import RunConfig
-from vime.errors import ConfigError, PluginError
+from vime.errors import ConfigError, ContractError, PluginError
 from vime.plugins.manager import PluginManager
 
 NUM_GPUS = 0
@@ -343,6 +343,54 @@ def test_state_goes_to_the_plugin_it_came_from():
     assert before.state_dict() == {"counting": {"count": 3}}
     after.load_state_dict(before.state_dict())
     assert after.get("counting").obj.count == 3
+
+
+class Stateful(Keeper):
+    state: object = None
+
+    def state_dict(self):
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+
+    def load_state_dict(self, state): ...
+
+
+def stateful(state):
+    manager = PluginManager()
+    manager.add(Stateful, name="stateful")
+    manager.get("stateful").obj.state = state
+    return manager
+
+
+def test_a_state_is_a_copy():
+    seen = {"rows": [1, 2]}
+    state = stateful(seen).state_dict()
+    seen["rows"].append(3)
+    assert state == {"stateful": {"rows": [1, 2]}}
+    assert stateful({"pair": (1, None)}).state_dict() == {"stateful": {"pair": [1, None]}}
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        ({"seen": {1, 2}}, "Object of type set is not JSON serializable"),
+        ({"mean": float("nan")}, "Out of range float values are not JSON compliant"),
+        ({"best": [float("inf")]}, "Out of range float values are not JSON compliant"),
+        ({"by_index": [{7: "x"}]}, "7 is a key and not a string"),
+        ({None: 1}, "None is a key and not a string"),
+        ({(1, 2): 1}, r"\(1, 2\) is a key and not a string"),
+    ],
+)
+def test_a_state_that_is_not_plain_json_names_its_plugin(state, what):
+    with pytest.raises(ContractError, match=f"plugin 'stateful': its state_dict\\(\\) is not plain JSON data: {what}"):
+        stateful(state).state_dict()
+
+
+def test_an_error_in_state_dict_names_its_plugin():
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        stateful(RuntimeError("broken")).state_dict()
+    assert caught.value.__notes__ == ["in state_dict of plugin 'stateful'"]
 
 
 def test_a_state_without_its_plugin_is_an_error():

@@ -123,6 +123,34 @@ def test_the_buffer_comes_first_in_its_own_order(tmp_path):
     assert _labels(source.get_samples(2)) == [1, 3]
 
 
+def _of_versions(group: list[Sample], *versions: int | None) -> list[Sample]:
+    for sample, version in zip(group, versions, strict=True):
+        sample.weight_versions = [] if version is None else [version]
+    return group
+
+
+def test_groups_older_than_max_staleness_are_dropped_and_counted(tmp_path):
+    source = RolloutDataSourceWithBuffer(_config(tmp_path, max_staleness=2))
+    versions = [(2, 2), (2, 3), (None, 1), (None, None), (3, 3)]
+    groups = [_of_versions(group, *pair) for group, pair in zip(source.get_samples(5), versions, strict=True)]
+    source.add_samples(groups)
+    source.weight_version = 5
+    assert source.get_samples(2) == [groups[1], groups[3]]  # by their newest tokens; a pending group has no age
+    assert source.take_metrics()["samples_stale"] == 4 and source.take_metrics()["samples_stale"] == 0
+    source.weight_version = 6
+    assert _labels(source.get_samples(1)) == [0] and source.take_metrics()["samples_stale"] == 2
+    assert source.buffer == []
+
+
+@pytest.mark.parametrize(("limit", "version"), [(None, 9), (0, None), (9, 9)])
+def test_nothing_is_stale_without_a_limit_or_a_version(tmp_path, limit, version):
+    source = RolloutDataSourceWithBuffer(_config(tmp_path, max_staleness=limit))
+    (group,) = source.get_samples(1)
+    source.add_samples([_of_versions(group, 0, 0)])
+    source.weight_version = version
+    assert source.get_samples(1) == [group] and source.take_metrics()["samples_stale"] == 0
+
+
 @pytest.mark.parametrize("groups", [[[]], [["x"]], [Sample()], ["ab"], [[Sample()]], [[Sample(), Sample(), Sample()]]])
 def test_only_whole_groups_go_back(tmp_path, groups):
     source = RolloutDataSourceWithBuffer(_config(tmp_path))

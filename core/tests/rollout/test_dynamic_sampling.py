@@ -273,6 +273,120 @@ def test_two_runs_give_the_same_tokens(tmp_path: Path) -> None:
     assert tokens() == tokens()
 
 
+def fan_out(samples_per_rollout: int, calls: list[int]) -> Any:
+    async def custom_generate(args: Any, sample: Sample, sampling_params: dict[str, Any], engine: Any) -> list[Sample]:
+        assert sample.index is not None
+        calls.append(sample.index)
+        siblings = []
+        for number in range(samples_per_rollout):
+            sibling = Sample.from_dict(sample.to_dict())
+            sibling.tokens = [*engine.tokenizer.encode(str(sample.prompt)), number + 1]
+            out = await engine.generate(sibling.tokens, sampling_params)
+            sibling.append_response_tokens(args, tokens=out.token_ids, log_probs=out.log_probs, text=out.text)
+            sibling.status = Sample.Status.ABORTED if out.finish_reason == "abort" else Sample.Status.COMPLETED
+            siblings.append(sibling)
+        return siblings
+
+    return plugin_of("fan-out", custom_generate=custom_generate)
+
+
+def shape(group: list[Sample]) -> list[int | None]:
+    return [sample.rollout_id for sample in group]
+
+
+def test_a_fan_out_whose_reward_fails_once_is_generated_anew_as_a_whole(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def flaky(sample: Sample) -> float:
+        if calls.count(1) == 1 and sample.index == 1:
+            raise ValueError("not yet")
+        return float(sample.index == 0)
+
+    setup = Setup(
+        tmp_path, flaky, rollout_batch_size=1, n_samples_per_prompt=2, filters=(NonZeroStd, fan_out(2, calls)), on_reward_error="drop"
+    )
+    collected = setup.collect()
+    assert sorted(calls) == [0, 1, 1]
+    assert shape(collected.kept[0]) == [0, 0, 1, 1]
+    assert collected.samples_generated == 4
+    assert collected.retries == 1
+
+
+def test_an_aborted_fan_out_goes_back_as_one_prompt(tmp_path: Path) -> None:
+    calls: list[int] = []
+    setup = Setup(
+        tmp_path,
+        alternating,
+        rollout_batch_size=1,
+        n_samples_per_prompt=2,
+        over_sampling_batch_size=2,
+        filters=(NonZeroStd, fan_out(2, calls)),
+        deterministic=False,
+        latency=lambda token_ids, params: 0.01 if len(calls) <= 2 else 5.0,
+    )
+    collected = setup.collect()
+    assert indices(collected.kept) == [0]
+    (returned,) = setup.source.buffer
+    assert [(s.index, s.rollout_id, s.response_length, s.status) for s in returned] == [
+        (2, None, 0, Sample.Status.PENDING),
+        (3, None, 0, Sample.Status.PENDING),
+    ]
+    assert collected.samples_aborted == 4
+
+
+def test_a_partial_sample_is_continued_and_its_old_part_masked(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def latency(token_ids: Any, params: Any) -> float:
+        seen.append(len(token_ids))
+        return 0.2 if len(seen) <= 2 else 0.8
+
+    setup = Setup(
+        tmp_path,
+        alternating,
+        rollout_batch_size=1,
+        n_samples_per_prompt=2,
+        over_sampling_batch_size=2,
+        deterministic=False,
+        latency=latency,
+        partial_rollout=True,
+        mask_offpolicy_in_partial_rollout=True,
+        policy=lambda token_ids, params: list(range(10, 10 + params["max_new_tokens"])),
+        filters=(),
+    )
+    setup.collect(0)
+    (returned,) = setup.source.buffer
+    parts = [sample.response_length for sample in returned]
+    assert min(parts) > 0 and max(parts) < 8
+    setup.engine.latency = 0.0
+    setup.engine.update_weights([], 5)
+    (group,) = setup.collect(1).kept
+    for sample, part in zip(group, parts, strict=True):
+        assert sample.response_length == 8
+        assert sample.response == setup.engine.tokenizer.decode(sample.tokens[-8:])
+        assert sample.loss_mask is None if part == 0 else sample.loss_mask == [0] * part + [1] * (8 - part)
+        assert sample.rollout_log_probs is not None and len(sample.rollout_log_probs) == 8
+
+
+def test_an_error_in_a_filter_is_not_replaced_by_one_from_cleaning_up(tmp_path: Path) -> None:
+    def broken(samples: list[Sample]) -> bool:
+        raise KeyError("difficulty")
+
+    setup = Setup(
+        tmp_path,
+        alternating,
+        rollout_batch_size=1,
+        n_samples_per_prompt=2,
+        over_sampling_batch_size=3,
+        deterministic=False,
+        latency=lambda token_ids, params: 0.01 * len(setup.engine.requests),
+        filters=(plugin_of("broken", dynamic_sampling_filter=broken),),
+    )
+    with pytest.raises(KeyError, match="difficulty") as caught:
+        setup.collect()
+    assert any("filter0" in note for note in caught.value.__notes__)
+
+
 def test_seeds_differ_by_sample_attempt_and_scope() -> None:
     seeds = {request_seed(1, index, attempt, scope) for index in range(10) for attempt in range(3) for scope in ("train", "eval/a")}
     assert len(seeds) == 60

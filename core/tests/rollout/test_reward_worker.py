@@ -22,6 +22,11 @@ def rewards(samples):
     return [one.reward for one in samples]
 
 
+def errors(scorer):
+    """The failed rewards that were counted, by key."""
+    return {key: count for key, count in scorer.take_metrics().items() if key != "reward_time"}
+
+
 def score_group(scorer, group):
     try:
         asyncio.run(scorer.score_group(group))
@@ -101,7 +106,7 @@ def test_case_b2_hanging_workers_are_killed_and_the_pool_serves_the_next_call(to
         samples = group_of(*["hang"] * 4)
         asyncio.run(scorer.score(samples))
         assert rewards(samples) == [None] * 4
-        assert scorer.take_metrics() == {"reward_errors/toy/timeout": 4.0}
+        assert errors(scorer) == {"reward_errors/toy/timeout": 4.0}
         samples = group_of("a", "b")
         asyncio.run(scorer.score(samples))
         assert rewards(samples) == [3.5, 3.5]
@@ -113,7 +118,7 @@ def test_failures_in_workers_are_counted_by_kind(toy):
     scorer = toy(on_reward_error="zero")
     assert score_group(scorer, group_of("raise", "unsendable", "nothing", "die", "fine")) == [0.0, 0.0, 0.0, 0.0, 3.5]
     kinds = {"ValueError", "Unsendable", "bad_value", "IsolatedError"}
-    assert scorer.take_metrics() == {f"reward_errors/toy/{kind}": 1.0 for kind in kinds}
+    assert errors(scorer) == {f"reward_errors/toy/{kind}": 1.0 for kind in kinds}
 
 
 def test_an_exception_from_a_worker_keeps_its_type_and_its_place(toy):
@@ -155,6 +160,32 @@ def test_a_plugin_with_a_state_stays_in_this_process(tmp_path, monkeypatch):
     [one] = group_of("x")
     score_group(RewardScorer(config, PluginManager.load(config)), [one])
     assert one.metadata["pid"] == os.getpid()
+
+
+BOXED = """
+    from vime.api import hookimpl
+
+    @hookimpl
+    def custom_rm(sample):
+        sample.metadata = {**sample.metadata, "seen": sample.response}
+        sample.note = "kept"
+        if sample.response == "raise":
+            raise ValueError(sample.response)
+        return float(sample.response == "4")
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_what_a_boxed_reward_writes_reaches_the_sample_itself(tmp_path, monkeypatch, isolation):
+    install(tmp_path, "boxy", BOXED, monkeypatch)
+    config = RunConfig(plugin=["boxy"], rm_type="boxed_boxy", reward_isolation=isolation, reward_workers=1, on_reward_error="zero")
+    samples = group_of(r"so \boxed{4}", r"\boxed{raise}")
+    for one in samples:
+        one.metadata = {"row": one.index}
+    assert score_group(RewardScorer(config, PluginManager.load(config)), samples) == [1.0, 0.0]
+    assert [one.metadata for one in samples] == [{"row": 0, "seen": "4"}, {"row": 1, "seen": "raise"}]
+    assert [one.response for one in samples] == [r"so \boxed{4}", r"\boxed{raise}"]
+    assert [getattr(one, "note", None) for one in samples] == ["kept"] * 2
 
 
 def test_thread_isolation_runs_in_this_process(toy):

@@ -11,6 +11,7 @@ from vime.config.run_config import RunConfig
 from vime.errors import ConfigError, ContractError, PluginError
 from vime.plugins.manager import PluginManager
 from vime.rollout.reward_guard import last_boxed
+from vime.rollout.reward_worker import BusyTime
 from vime.rollout.rewards import RewardScorer
 from vime.sample import Sample, Status
 
@@ -55,6 +56,11 @@ def constant(*values):
         return value
 
     return plugin(custom_rm)
+
+
+def errors(scorer):
+    """The failed rewards that were counted, by key."""
+    return {key: count for key, count in scorer.take_metrics().items() if key != "reward_time"}
 
 
 def score(scorer, samples, **options):
@@ -230,6 +236,26 @@ def test_no_reward_is_needed_where_a_plugin_makes_the_rollouts():
     scorer_of(load_debug_rollout_data="rollouts.parquet")
     with pytest.raises(ConfigError, match=r"sample 0 .* no enabled plugin scores samples"):
         score(scorer_of(plugin(custom_generate)), [sample()])
+
+
+def test_sft_needs_a_plugin_that_makes_its_rollouts():
+    def generate_rollout(self, args, rollout_id, data_source): ...
+
+    for path in (None, "vime.rollout.vllm_rollout.generate_rollout"):
+        with pytest.raises(ConfigError, match="--loss-type sft_loss: nothing turns the rows of the data into rollouts") as caught:
+            scorer_of(constant(1), loss_type="sft_loss", rollout_function_path=path)
+        assert caught.value.hint.endswith("--plugin sft")
+    scorer_of(plugin(generate_rollout), loss_type="sft_loss")
+    scorer_of(rollout_function_path="vime.rollout.sft_rollout.generate_rollout", loss_type="sft_loss")
+
+
+def test_a_run_of_no_rollouts_asks_for_the_rewards_of_evaluation_only(tmp_path):
+    (tmp_path / "fns.py").write_text("def five(args, one):\n    return 5\n")
+    dataset = EvalDatasetConfig(name="d", path="d", custom_rm_path=f"{tmp_path}/fns.py:five")
+    scorer_of(num_rollout=0, eval_datasets=[dataset])
+    scorer_of(num_rollout=0, loss_type="sft_loss", eval_datasets=[dataset])
+    with pytest.raises(ConfigError, match="evaluation dataset 'd': no reward"):
+        scorer_of(num_rollout=0, eval_datasets=[EvalDatasetConfig(name="d", path="d")])
 
 
 def test_naming_the_built_in_rollout_by_path_still_needs_a_reward():
@@ -422,7 +448,7 @@ def test_case_b8_raise_keeps_type_and_names_plugin_and_sample():
         score(scorer, group_of("a", "b"))
     notes = " ".join(caught.value.__notes__)
     assert "custom_rm of plugin 'toy'" in notes and "sample 1 (group 0)" in notes
-    assert scorer.take_metrics() == {"reward_errors/toy/Broken": 1.0}
+    assert errors(scorer) == {"reward_errors/toy/Broken": 1.0}
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("drop", [1.0, None, None]), ("zero", [1.0, 0.0, 0.0])])
@@ -431,8 +457,8 @@ def test_case_b8_drop_and_zero_are_counted_by_plugin_and_kind(policy, expected):
     samples = group_of("a", "b", "c")
     assert score(scorer, samples) == expected
     assert [one.status is Status.FAILED for one in samples] == [False, policy == "drop", policy == "drop"]
-    assert scorer.take_metrics() == {"reward_errors/toy/Broken": 1.0, "reward_errors/toy/bad_value": 1.0}
-    assert scorer.take_metrics() == {}
+    assert errors(scorer) == {"reward_errors/toy/Broken": 1.0, "reward_errors/toy/bad_value": 1.0}
+    assert errors(scorer) == {}
 
 
 def test_a_zero_has_the_shape_of_the_other_rewards():
@@ -448,7 +474,7 @@ def test_a_failed_group_reward_costs_its_group():
     scorer = scorer_of(plugin(custom_rm), group_rm=True, on_reward_error="drop")
     group = group_of("a", "b")
     assert score_group(scorer, group) == [None, None] and all(one.status is Status.FAILED for one in group)
-    assert scorer.take_metrics() == {"reward_errors/toy/Broken": 2.0}
+    assert errors(scorer) == {"reward_errors/toy/Broken": 2.0}
 
 
 # ---------------------------------------------------------------- time
@@ -492,7 +518,7 @@ def test_an_asynchronous_reward_past_its_time_is_counted():
 
     scorer = scorer_of(plugin(custom_rm), reward_timeout=0.2, on_reward_error="drop")
     assert score(scorer, group_of("a", "b")) == [None, 1.0]
-    assert scorer.take_metrics() == {"reward_errors/toy/timeout": 1.0}
+    assert errors(scorer) == {"reward_errors/toy/timeout": 1.0}
 
 
 def test_a_rewards_own_timeout_error_is_its_own():
@@ -501,7 +527,7 @@ def test_a_rewards_own_timeout_error_is_its_own():
 
     scorer = scorer_of(plugin(custom_rm), on_reward_error="zero")
     assert score(scorer, [sample()]) == [0.0]
-    assert scorer.take_metrics() == {"reward_errors/toy/TimeoutError": 1.0}
+    assert errors(scorer) == {"reward_errors/toy/TimeoutError": 1.0}
 
 
 def test_case_b2_threads_that_hang_cost_their_own_samples_only():
@@ -514,9 +540,32 @@ def test_case_b2_threads_that_hang_cost_their_own_samples_only():
 
     scorer = scorer_of(plugin(custom_rm), reward_timeout=0.3, reward_workers=2, on_reward_error="drop")
     assert score(scorer, group_of(*["hang"] * 4)) == [None] * 4
-    assert scorer.take_metrics() == {"reward_errors/toy/timeout": 4.0}
+    assert errors(scorer) == {"reward_errors/toy/timeout": 4.0}
     assert score(scorer, group_of("a", "b", "c")) == [1.0] * 3
     hang.set()
+
+
+def test_the_time_of_rewards_counts_what_overlaps_once(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("vime.rollout.reward_worker.time.perf_counter", lambda: now)
+    busy = BusyTime()
+    with busy:
+        now = 1.0
+        with busy:
+            now = 3.0
+        now = 4.0
+        assert busy.take() == 4.0
+        now = 5.0
+    now = 9.0
+    assert busy.take() == 1.0 and busy.take() == 0.0
+
+
+def test_the_time_of_rewards_is_among_the_metrics():
+    scorer = scorer_of(constant(1, Broken("no")), on_reward_error="zero")
+    assert scorer.take_metrics() == {}
+    score(scorer, group_of("a", "b"))
+    assert scorer.take_metrics()["reward_time"] > 0
+    assert scorer.take_metrics() == {}
 
 
 def test_the_message_of_a_timeout_names_plugin_limit_and_sample():

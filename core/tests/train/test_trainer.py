@@ -203,6 +203,16 @@ def test_a_difference_asks_for_a_check_before_the_step(make_trainer, make_config
     assert same(before, weights_of(trainer))
 
 
+def test_a_difference_that_is_no_number_asks_for_a_check_too(make_trainer, make_config, make_groups):
+    config = make_config()
+    trainer = make_trainer(config)
+    batch = with_true_log_probs(trainer, build_train_batch(config, None, make_groups()))
+    batch.rollout_log_probs[0] = [math.nan] * batch.response_lengths[0]
+    calls: list[int] = []
+    trainer.train(batch, verify=lambda: calls.append(1))
+    assert calls == [1]
+
+
 def test_a_check_in_the_middle_of_a_step_does_not_change_it(make_trainer, make_config, make_groups):
     config = make_config()
     plain, checked = make_trainer(config), make_trainer(config)

@@ -17,6 +17,7 @@ class ModelEngine:
 
     def __init__(self, path):
         self.model = AutoModelForCausalLM.from_pretrained(path)
+        self.max_model_len = self.model.config.max_position_embeddings
         self.weight_version = 0
         self.updates = 0
         self.scored: list[int] = []
@@ -126,6 +127,15 @@ def test_an_engine_that_leaves_tokens_out_is_named(synced):
 def test_the_tolerance_follows_the_coarser_side(synced, values, tolerance):
     trainer, *_ = synced(**values)
     assert trainer.sync_tolerance() == tolerance
+
+
+def test_below_float32_only_enough_responses_count(synced):
+    _, _, sync = synced(train_dtype="bfloat16")
+    sync.set_probe([[1, 2, 3, 4]] * 200, [2] * 200)
+    assert [first for _, first in sync._probe()] == [2] * len(sync._probe())
+    assert sync.verify()["tokens"] >= PROBE_TOKENS
+    sync.set_probe([[1, 2, 3, 4]] * 20, [2] * 20)
+    assert {first for _, first in sync._probe()} == {1}
 
 
 def test_recent_rollouts_join_the_probe(synced):

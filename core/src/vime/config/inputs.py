@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from vime.config.model_files import check_model_files
 from vime.config.names import flag_of
 from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, ConfigError
 
-Purpose = Literal["train", "eval"]
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -60,9 +60,9 @@ def _missing_in_model(folder: Path) -> list[str]:
     return missing
 
 
-def refuse_missing_parts(config: RunConfig, purpose: Purpose) -> None:
-    """Raise ConfigError where the model or the data is not named."""
-    evaluates_only = purpose == "eval" or config.num_rollout == 0
+def refuse_missing_parts(config: RunConfig) -> None:
+    """Raise ConfigError where the model or the data is not named. With `num_rollout` 0 there is evaluation only."""
+    evaluates_only = config.num_rollout == 0
     needs_prompts = not evaluates_only and config.data_source_path is None and config.load_debug_rollout_data is None
     if config.hf_checkpoint is None:
         raise ConfigError(
@@ -93,13 +93,36 @@ def check_inputs(config: RunConfig) -> None:
         raise ConfigError(f"{flag_of('deepspeed_config')} {config.deepspeed_config}: no such file")
 
 
-def refuse_unsupported(config: RunConfig) -> None:
-    """Raise ConfigError for what the configuration knows and this version cannot do yet."""
-    asked = {
-        "--runtime ray": config.runtime == "ray",
-        "--serve-engine": config.serve_engine is not None,
-        "--wandb": config.wandb,
-    }
-    for flag, is_asked in asked.items():
-        if is_asked:
-            raise ConfigError(f"{flag} is not part of this version of vime", hint="leave it out")
+_NOT_YET: dict[str, Callable[[Any], bool]] = {
+    "runtime": lambda value: value == "ray",
+    "pipeline": lambda value: value == "async",
+    "trainer_ranks": lambda value: value != 1,
+    "engines": lambda value: value != 1,
+    "engine_tp": lambda value: value != 1,
+    "serve_engine": lambda value: value is not None,
+    "debug_rollout_only": bool,
+    "load_debug_rollout_data": bool,
+    "debug_train_only": bool,
+    "save_debug_rollout_data": bool,
+    "check_hooks": bool,
+    "rm_url": bool,
+    "advantage_estimator": lambda value: value == "ppo",
+    "lambd": lambda value: value != RunConfig.model_fields["lambd"].default,
+    "value_clip": lambda value: value != RunConfig.model_fields["value_clip"].default,
+    "lora_rank": bool,
+    "wandb": bool,
+}
+"""Fields of this configuration that nothing reads yet, and whether a value asks for what is missing. Defaults never do."""
+
+
+def refuse_unsupported(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what the configuration knows and this version cannot do yet.
+
+    `values` are those that were given, typed but not validated: what is not there yet is refused before a contradiction
+    with it, whose way out would lead here.
+    """
+    for field, asks in _NOT_YET.items():
+        if field in values and asks(values[field]):
+            value = values[field]
+            shown = "" if isinstance(value, bool) or field == "serve_engine" else f" {value}"
+            raise ConfigError(f"{flag_of(field)}{shown} is not available yet", hint="leave it out")

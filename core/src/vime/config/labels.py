@@ -16,16 +16,15 @@ _LONGEST_ROW = 1 << 20
 _SLICE = re.compile(r"@\[.*\]$")
 
 
-def label_doubts(config: RunConfig, *, look: bool, trains: bool = True) -> list[str]:
+def label_doubts(config: RunConfig, *, look: bool) -> list[str]:
     """A warning for each data set without a label key, where rewards come from a plugin or a path function.
 
-    With `look` the first row of the file is read, to name the key that is probably meant. Without `trains` only the
-    evaluation datasets count.
+    With `look` the first row of the file is read, to name the key that is probably meant.
     """
     doubts: list[str] = []
     if config.loss_type == "sft_loss":
         return doubts
-    reads_prompts = trains and config.data_source_path is None and not config.debug_train_only
+    reads_prompts = config.num_rollout != 0 and config.data_source_path is None and not config.debug_train_only
     if reads_prompts and config.prompt_data is not None and config.label_key is None and (config.plugin or config.custom_rm_path):
         doubts.append(_doubt("", config.prompt_data, look))
     unlabelled = (data for data in config.eval_datasets if data.label_key is None and (config.plugin or data.custom_rm_path))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import yaml
 from pydantic import ValidationError
 
 from vime.config.eval import FLAGS, EvalDatasetConfig, flag_behind
-from vime.config.inputs import Purpose, check_inputs, find_model, refuse_missing_parts, refuse_unsupported
+from vime.config.inputs import check_inputs, find_model, refuse_missing_parts, refuse_unsupported
 from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
 from vime.config.labels import label_doubts
 from vime.config.names import ALIASES, NEGATIONS, field_of, flag_of, nearest
@@ -20,6 +20,7 @@ from vime.config.run_config import SECTIONS, RunConfig
 from vime.config.upstream import replacement
 from vime.errors import ConfigError
 
+Purpose = Literal["train", "eval"]
 FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
 """All fields that are flags, in the order of --help."""
 FILE_ONLY = ("eval", "eval_datasets", "quickstart")
@@ -73,8 +74,8 @@ def load_config(
 
     `argv_flags` maps fields to what the command line gave (words, lists of words, booleans; typed values are taken as
     they are), and "set" to the list of its plugin.key=value. `quickstart` gives the values to use where neither a model
-    nor data is named. With `check_files` the files that it names are looked at. Raises ConfigError, DataError or
-    CheckpointError, without importing anything heavy.
+    nor data is named. With `check_files` the files that it names are looked at, other
+    than data. Raises ConfigError or CheckpointError, without importing anything heavy.
     """
     layers = [_file_layer(file)] if file is not None else []
     layers += [_environment_layer(env), _flag_layer(argv_flags)]
@@ -82,15 +83,17 @@ def load_config(
         layers.insert(0, _Layer({**quickstart(), "quickstart": True}, lambda _: "quickstart"))
     values, origins = _merge(layers)
     _take_model_from_checkpoint(values, origins)
+    if purpose == "eval":
+        _evaluate_only(values, origins)
+    if check_files:
+        refuse_unsupported(values)
     config = _validate(values, origins)
     if check_files:
-        if purpose == "train":
-            refuse_unsupported(config)
-        refuse_missing_parts(config, purpose)
+        refuse_missing_parts(config)
         check_inputs(config)
         if config.hf_checkpoint is not None:
             config = config.model_copy(update={"hf_checkpoint": str(find_model(config.hf_checkpoint))})
-    doubts = [*warnings_about(config), *label_doubts(config, look=check_files, trains=purpose == "train" and config.num_rollout != 0)]
+    doubts = [*warnings_about(config), *label_doubts(config, look=check_files)]
     return Resolved(config, _all_origins(config, values, origins), tuple(doubts))
 
 
@@ -121,6 +124,11 @@ def _file_layer(file: Path) -> _Layer:
             continue  # it names no dataset
         is_list = name in kinds and kinds[name].base is list
         values[name] = [value] if is_list and value is not None and not isinstance(value, list) else value
+    if values.get("quickstart") and not (values.get("hf_checkpoint") and values.get("prompt_data")):
+        raise ConfigError(
+            f"{file}: 'quickstart' is what a run says of itself, not a choice",
+            hint="leave it out: without a model and without data vime uses the quickstart's",
+        )
     return _Layer(values, lambda _: f"file {file}")
 
 
@@ -233,6 +241,14 @@ def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str])
     load = values.get("load")
     if values.get("hf_checkpoint") is None and values.get("prompt_data") and load and load != "auto":
         values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
+
+
+def _evaluate_only(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says."""
+    for name in ("num_epoch", "skip_eval_before_train"):
+        values.pop(name, None)
+        origins.pop(name, None)
+    values["num_rollout"], origins["num_rollout"] = 0, "derived"
 
 
 def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:

@@ -112,6 +112,10 @@ def _refuse_modes(config: RunConfig) -> None:
             f"--eval-interval is {config.eval_interval}, but there is nothing to evaluate on",
             hint="name a dataset: --eval-prompt-data NAME PATH, or --eval-config FILE.yaml",
         )
+    if config.num_rollout == 0 and config.skip_eval_before_train:
+        raise ConfigError(
+            "--num-rollout 0 evaluates only, and --skip-eval-before-train leaves that out", hint="leave out --skip-eval-before-train"
+        )
     if config.debug_rollout_only and config.debug_train_only:
         raise ConfigError("--debug-rollout-only leaves out the trainer and --debug-train-only the engine", hint="keep one of them")
     if config.debug_train_only and config.load_debug_rollout_data is None:

@@ -51,7 +51,12 @@ class Engine(Protocol):
 
 
 class TrainableEngine(Engine, Protocol):
-    """What the runtime asks of an engine in addition. Plugins see `Engine` only."""
+    """What the runtime asks of an engine in addition. Plugins see `Engine` only.
+
+    `max_model_len` is the longest prompt plus response, in tokens.
+    """
+
+    max_model_len: int
 
     async def abort_all(self) -> None: ...
 
@@ -64,12 +69,9 @@ class TrainableEngine(Engine, Protocol):
         ...
 
     def stats(self) -> dict[str, float]:
-        """Counters since the last call: prompt_tokens, generated_tokens, busy_seconds (time inside engine steps)."""
+        """Counters since the last call: prompt_tokens, cached_tokens (those in the prefix cache), generated_tokens,
+        busy_seconds (time inside engine steps)."""
         ...
-
-    def sleep(self) -> None: ...
-
-    def wake(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -57,7 +57,7 @@ class LocalEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.deterministic = deterministic
-        options: dict[str, Any] = engine_options(config, model_path, concurrency) | {"dtype": dtype} | config.vllm_engine_args
+        options: dict[str, Any] = engine_options(config, model_path, dtype=dtype, concurrency=concurrency) | config.vllm_engine_args
         try:
             self.llm_engine: Any = LLMEngine.from_engine_args(EngineArgs(**options))
         except Exception as exc:
@@ -69,7 +69,7 @@ class LocalEngine:
         self._requests: dict[str, _Request] = {}
         self._inbox = _Inbox()
         self._wave: list[_Request] = []
-        self._generated_tokens = self._prompt_tokens = 0
+        self._generated_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._busy_seconds = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="vime-engine", daemon=True)
@@ -82,14 +82,19 @@ class LocalEngine:
     # --- the asyncio side ---------------------------------------------------------------------------------------
 
     async def generate(self, token_ids: Sequence[int], sampling_params: SamplingParams, *, session_id: str | None = None) -> Generation:
-        request = self._request(token_ids, sampling_params, session_id)
-        self._enqueue([request])
-        return await request.future
+        (generation,) = await self._run_wave([self._request(token_ids, sampling_params, session_id)])
+        return generation
 
     async def generate_many(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Generation]:
-        wave = [self._request(token_ids, params, None) for token_ids, params in requests]
+        return await self._run_wave([self._request(token_ids, params, None) for token_ids, params in requests])
+
+    async def _run_wave(self, wave: list[_Request]) -> list[Generation]:
         self._enqueue(wave)
-        return list(await asyncio.gather(*(request.future for request in wave)))
+        try:
+            return list(await asyncio.gather(*(request.future for request in wave)))
+        except BaseException:  # a caller that gave up, or a request that failed: the others must not run on unseen
+            self._post(lambda: self._abort([request for request in wave if request.request_id in self._requests]))
+            raise
 
     async def abort(self, session_id: str) -> None:
         await self._on_thread(lambda: self._abort([r for r in self._requests.values() if r.session_id == session_id]))
@@ -100,6 +105,8 @@ class LocalEngine:
     def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> _Request:
         if self._failure is not None:
             raise EngineDeadError(f"the engine has failed: {self._failure}") from self._failure
+        if not token_ids:
+            raise EngineError("a request has no prompt tokens", hint="an empty prompt cannot be continued; give it at least one token")
         if len(token_ids) >= self.max_model_len:
             raise EngineError(
                 f"a prompt of {len(token_ids)} tokens leaves no room in the model's {self.max_model_len} tokens",
@@ -136,6 +143,8 @@ class LocalEngine:
 
     def _post(self, item: Callable[[], None]) -> None:
         with self._inbox.condition:
+            if self._inbox.closed:
+                raise EngineDeadError("the engine is closed")
             self._inbox.items.append(item)
             self._inbox.condition.notify()
 
@@ -146,16 +155,20 @@ class LocalEngine:
             with self._inbox.condition:
                 while not self._inbox.items and not self._inbox.closed and not self._requests:
                     self._inbox.condition.wait()
-                if self._inbox.closed:
-                    return
                 items, self._inbox.items = self._inbox.items, []
+                is_closed = self._inbox.closed
             try:
                 for item in items:
                     item()
+                if is_closed:
+                    self._abort(list(self._requests.values()))
+                    return
                 if self._requests:
                     self._step()
-            except Exception as exc:  # noqa: BLE001 - handed to every waiting request
+            except BaseException as exc:  # noqa: BLE001 - handed to every waiting request
                 self._fail(exc)
+                if is_closed:
+                    return
 
     def _admit(self, wave: list[_Request]) -> None:
         for request in wave:
@@ -163,7 +176,7 @@ class LocalEngine:
                 request.internal_id = self.llm_engine.add_request(
                     request.request_id, {"prompt_token_ids": request.token_ids}, request.params
                 )
-            except ValueError as exc:
+            except Exception as exc:  # noqa: BLE001 - handed to the caller of this request
                 error = EngineError(f"vLLM refused a request of {len(request.token_ids)} prompt tokens: {exc}")
                 _call_in_loop(request.future, lambda f=request.future, e=error: _set_exception(f, e))
             else:
@@ -179,6 +192,7 @@ class LocalEngine:
             if output.finished:
                 request = self._requests.pop(output.request_id, None)
                 if request is not None:
+                    self._cached_tokens += output.num_cached_tokens or 0
                     completion = output.outputs[0]
                     finished.append(
                         (
@@ -199,16 +213,17 @@ class LocalEngine:
             log_probs = state.logprobs_processor.logprobs if state and state.logprobs_processor else None
             finished.append((request, self._generation(request, token_ids, log_probs, "abort", "")))
             self._requests.pop(request.request_id, None)
-        self.llm_engine.abort_request([request.internal_id for request in requests], internal=True)
+        if requests:
+            self.llm_engine.abort_request([request.internal_id for request in requests], internal=True)
         self._deliver(finished)
 
     def _generation(self, request: _Request, token_ids: Sequence[int], logprobs: Any, reason: str, text: str) -> Generation:
         token_ids = list(token_ids)
-        log_probs = [0.0] * 0 if logprobs is None else list(logprobs.logprobs)
+        log_probs = [] if logprobs is None else list(logprobs.logprobs)
         if logprobs is not None and len(log_probs) != len(token_ids):
             log_probs = [logprobs.logprobs[start] for start in logprobs.start_indices]  # entries of other tokens beside the sampled one
         self._generated_tokens += len(token_ids)
-        if not request.params.detokenize:
+        if not request.params.detokenize or reason == "abort":
             ends_with_stop = reason == "stop" and bool(token_ids)
             text = self.tokenizer.decode(token_ids[:-1] if ends_with_stop else token_ids, skip_special_tokens=False)
         return Generation(token_ids, log_probs, text, reason, self._weight_version)
@@ -247,6 +262,7 @@ class LocalEngine:
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         def update() -> None:
+            self._abort(list(self._requests.values()))
             self.llm_engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named_tensors)})
             self.llm_engine.apply_model(repack_tied_head)
             self.llm_engine.reset_prefix_cache()
@@ -258,18 +274,23 @@ class LocalEngine:
         """Log-probs of tokens 1..T-1 of each sequence, from vLLM's prompt log-probs (raw: temperature 1)."""
         from vllm import SamplingParams as VllmParams
 
+        params = VllmParams(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
+
         def score() -> list[list[float]]:
-            params = VllmParams(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
-            for i, ids in enumerate(sequences):
-                self.llm_engine.add_request(f"score-{i}", {"prompt_token_ids": list(ids)}, params)
+            self._abort(list(self._requests.values()))
             found: dict[str, list[float]] = {}
-            while len(found) < len(sequences):
-                for output in self.llm_engine.step():
-                    if output.finished:
-                        found[output.request_id] = [
-                            position[token].logprob
-                            for position, token in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
-                        ]
+            asked: list[str] = []
+            try:
+                for i, ids in enumerate(sequences):
+                    asked.append(self.llm_engine.add_request(f"score-{i}", {"prompt_token_ids": list(ids)}, params))
+                while len(found) < len(sequences):
+                    for output in self.llm_engine.step():
+                        if output.finished:
+                            pairs = zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+                            found[output.request_id] = [position[token].logprob for position, token in pairs]
+            except BaseException:
+                self.llm_engine.abort_request(asked, internal=True)
+                raise
             return [found[f"score-{i}"] for i in range(len(sequences))]
 
         return self._sync_call(score)
@@ -290,23 +311,12 @@ class LocalEngine:
         stats = {
             "prompt_tokens": float(self._prompt_tokens),
             "generated_tokens": float(self._generated_tokens),
+            "cached_tokens": float(self._cached_tokens),
             "busy_seconds": self._busy_seconds,
         }
         self._prompt_tokens = self._generated_tokens = 0
         self._busy_seconds = 0.0
         return stats
-
-    def sleep(self) -> None:
-        """Free the GPU for the trainer. On a CPU there is nothing to free."""
-        if self._on_gpu():
-            self._sync_call(lambda: self.llm_engine.sleep(level=2))
-
-    def wake(self) -> None:
-        if self._on_gpu():
-            self._sync_call(self.llm_engine.wake_up)
-
-    def _on_gpu(self) -> bool:
-        return self.llm_engine.vllm_config.device_config.device_type == "cuda"
 
     def close(self) -> None:
         """Stop the stepping thread and release the model."""

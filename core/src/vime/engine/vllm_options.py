@@ -39,13 +39,16 @@ def _is_cpu_build() -> bool:
     return True
 
 
-def engine_options(config: RunConfig, model_path: str, concurrency: int) -> dict[str, Any]:
+def engine_options(config: RunConfig, model_path: str, *, dtype: str, concurrency: int) -> dict[str, Any]:
     """vLLM's engine arguments for this configuration."""
     import torch
 
     max_num_seqs = config.vllm_max_num_seqs or max(1, min(256, concurrency))
     options: dict[str, Any] = {
         "model": model_path,
+        "dtype": dtype,
+        # Logits of 20 rounded to bfloat16 are off by 0.06, in the engine and in the trainer; see PolicyModel for the other half.
+        "hf_overrides": {"head_dtype": "float32"},
         "enable_prefix_caching": config.vllm_enable_prefix_caching,
         "max_num_seqs": max_num_seqs,
         "seed": config.rollout_seed,
@@ -63,8 +66,7 @@ def _gpu_options(config: RunConfig) -> dict[str, Any]:
         "enforce_eager": bool(config.vllm_enforce_eager),
         "max_model_len": config.vllm_max_model_len,
         "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
-        "gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.6,
-        "enable_sleep_mode": True,
+        "gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.5,  # the trainer lives on the same GPU
     }
 
 
@@ -98,16 +100,18 @@ def _kv_cache_gib(config: RunConfig, model: dict[str, Any], longest: int, max_nu
 
 
 def vllm_params(params: SamplingParams, room: int) -> Any:
+    """vLLM's form of a request's parameters; `room` is the number of tokens that still fit into the context."""
     from vllm import SamplingParams as VllmParams
     from vllm.sampling_params import RequestOutputKind
 
     stop = params.get("stop") or None
+    max_tokens = max(1, min(params.get("max_new_tokens", room), room))
     return VllmParams(
         temperature=params.get("temperature", 1.0),
         top_p=params.get("top_p", 1.0),
         top_k=max(0, params.get("top_k", -1)),
-        max_tokens=max(1, min(params.get("max_new_tokens", room), room)),
-        min_tokens=params.get("min_new_tokens", 0) or 0,
+        max_tokens=max_tokens,
+        min_tokens=min(params.get("min_new_tokens", 0) or 0, max_tokens),
         stop=stop,
         stop_token_ids=params.get("stop_token_ids") or None,
         repetition_penalty=params.get("repetition_penalty", 1.0),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pluggy
 from packaging.utils import canonicalize_name
 
-from vime.errors import ConfigError, PluginError
+from vime.errors import ConfigError, ContractError, PluginError
 from vime.plugins.discovery import Catalog, PluginEntry, discover, nearest, plugin_label
 from vime.plugins.function import HookFunction, HookTimes
 from vime.plugins.hookspecs import EVAL_PATH_FLAG, HOOKS, VimeSpec
@@ -191,8 +191,11 @@ class PluginManager:
         return self._by_path[key]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every plugin that has one, by plugin name."""
-        return {plugin.name: plugin.obj.state_dict() for plugin in self._plugins if _stateful(plugin)}
+        """A copy of the state of every plugin that has one, by plugin name: plain JSON data.
+
+        Raises ContractError, naming the plugin, for a state that JSON does not give back (tuples come back as lists).
+        """
+        return {plugin.name: _state_of(plugin) for plugin in self._plugins if _stateful(plugin)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, ignore_missing: bool = False) -> None:
         """Give every plugin its part of `state_dict()` back.
@@ -277,6 +280,34 @@ def load_reference(reference: HookReference) -> HookFunction:
 
 def _stateful(plugin: LoadedPlugin) -> bool:
     return not inspect.ismodule(plugin.obj) and callable(getattr(plugin.obj, "state_dict", None))
+
+
+def _state_of(plugin: LoadedPlugin) -> Any:
+    try:
+        state: Any = plugin.obj.state_dict()
+    except Exception as error:
+        error.add_note(f"in state_dict of {plugin.label}")
+        raise
+    try:
+        _refuse_odd_keys(state)
+        return json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(
+            f"{plugin.label}: its state_dict() is not plain JSON data: {error}",
+            hint="return dicts with string keys, lists, strings, finite numbers, booleans and None",
+        ) from error
+
+
+def _refuse_odd_keys(value: Any) -> None:
+    """Raise TypeError for a key in a nested value that is not a string: JSON would turn it into one in silence."""
+    if isinstance(value, dict):
+        for key, inner in cast("dict[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise TypeError(f"{key!r} is a key and not a string")
+            _refuse_odd_keys(inner)
+    elif isinstance(value, list | tuple):
+        for inner in cast("list[Any]", value):
+            _refuse_odd_keys(inner)
 
 
 def _known(hook: str) -> str:

@@ -88,6 +88,7 @@ def ship(checkpoint: Path, folder: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors keeps its files to their owner
 
 
 if __name__ == "__main__":

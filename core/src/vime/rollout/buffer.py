@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -85,8 +86,9 @@ def _call(buffer_filter: Any, args: Any, rollout_id: int | None, buffer: list[Gr
         value = buffer_filter(args, rollout_id, buffer, num_samples)
     if not inspect.iscoroutine(value):
         return value
+    context = contextvars.copy_context()  # with the current engine in it
     with ThreadPoolExecutor(max_workers=1) as thread:  # the caller's own loop may be running
-        return thread.submit(asyncio.run, value).result()
+        return thread.submit(context.run, asyncio.run, value).result()
 
 
 def _name(function: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
-    from vime.engine.base import Engine
+    from vime.engine.base import TrainableEngine
     from vime.plugins.manager import PluginManager
     from vime.rollout.rewards import RewardScorer
 
@@ -22,7 +22,7 @@ class RolloutContext:
     """
 
     config: RunConfig
-    engine: Engine
+    engine: TrainableEngine
     plugins: PluginManager
     scorer: RewardScorer
     deterministic: bool

@@ -71,6 +71,8 @@ class RolloutDataSource(DataSource):
         self.sample_index = 0
         self.rollout_id = 0
         """The rollout that is being made; the run sets it, the buffer filter gets it."""
+        self.weight_version: int | None = None
+        """The version of the weights that make it; the run sets it. `args.max_staleness` is counted from it."""
         self.metadata: dict[str, Any] = {}
         """For a data source of the user's own that derives from this one; saved with the state."""
         self.dataset: Dataset = self._load_dataset()
@@ -245,6 +247,7 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         """The rollout being filled, as the loop tells it; passed on to the buffer filter."""
         self._buffer_filter = buffer_filter
         self._discarded = 0
+        self._stale = 0
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
         if num_samples < 0:
@@ -253,6 +256,7 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         return groups + super().get_samples(num_samples - len(groups))
 
     def _from_buffer(self, num_samples: int) -> list[list[Sample]]:
+        self._drop_stale()
         if not self.buffer or num_samples == 0:
             return []
         if self._buffer_filter is None:
@@ -261,6 +265,16 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         groups = take_with_filter(self._buffer_filter, self.args, self.rollout_id, self.buffer, num_samples)
         self._discarded += before - len(self.buffer) - len(groups)
         return groups
+
+    def _drop_stale(self) -> None:
+        """Drop the groups whose newest tokens are more than `max_staleness` weight versions old. Pending ones have no age."""
+        limit = getattr(self.args, "max_staleness", None)
+        if limit is None or self.weight_version is None:
+            return
+        oldest = self.weight_version - limit
+        fresh = [group for group in self.buffer if _newest_version(group, oldest) >= oldest]
+        self._stale += sum(map(len, self.buffer)) - sum(map(len, fresh))
+        self.buffer[:] = fresh
 
     def add_samples(self, samples: list[list[Sample]]) -> None:
         """Append groups to the buffer. Raises ContractError for what is not a whole group."""
@@ -283,9 +297,15 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self.buffer[:] = [[Sample.from_dict(sample) for sample in group] for group in state.get("buffer", [])]
 
     def take_metrics(self) -> dict[str, float]:
-        """As the base, and the groups that wait in the buffer and those that the buffer filter threw away."""
+        """As the base; the groups that wait in the buffer, those that the buffer filter threw away, and the samples that were stale."""
         discarded, self._discarded = self._discarded, 0
-        return {**super().take_metrics(), "buffer_groups": float(len(self.buffer)), "buffer_discarded": float(discarded)}
+        stale, self._stale = self._stale, 0
+        counts = {"buffer_groups": len(self.buffer), "buffer_discarded": discarded, "samples_stale": stale}
+        return super().take_metrics() | {key: float(count) for key, count in counts.items()}
+
+
+def _newest_version(group: list[Sample], default: int) -> int:
+    return max((version for sample in group for version in sample.weight_versions), default=default)
 
 
 def permutation(n: int, seed: int) -> array[int]:

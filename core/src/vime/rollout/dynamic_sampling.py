@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vime.errors import ContractError, DataError
+from vime.errors import ContractError, DataError, EngineError
 from vime.outputs import DynamicFilterOutput
 from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
 from vime.sample import Sample, Status
@@ -32,6 +33,7 @@ class Collected:
     """Complete groups beyond the batch, returned to the buffer with their rewards."""
     aborted: list[list[Sample]] = field(default_factory=list)
     """Unfinished groups, returned to the buffer from scratch, or with their tokens under --partial-rollout."""
+    samples_aborted: int = 0
     failure_reasons: Counter[str] = field(default_factory=Counter)
     fetch_rounds: int = 0
     fetched_groups: int = 0
@@ -106,8 +108,10 @@ class DynamicSampling:
                 completed = await self._next_completed()
                 for position, (_, task) in enumerate(completed, start=1):
                     await self._settle(task.result(), coming=len(completed) - position + len(self.running))
-        finally:
             await self._stop_running()
+        except BaseException:
+            await self._abandon()
+            raise
         if len(self.collected.kept) < self.target:
             self._when_exhausted()
         self.collected.kept.sort(key=lambda group: min(sample.index or 0 for sample in group))
@@ -152,9 +156,10 @@ class DynamicSampling:
         collected.samples_generated += result.generated
         if result.failed:
             collected.failed.append(result.group)
-            collected.failure_reasons.update(result.failures.get(s.index, "reward") for s in result.group if s.status is Status.FAILED)
-        elif any(sample.status is Status.ABORTED for sample in result.group):
-            collected.aborted.append(result.group)
+            collected.failure_reasons.update(result.failure_reasons)
+        elif any(slot.is_unfinished for slot in result.slots):
+            collected.samples_aborted += len(result.group)
+            collected.aborted.append(result.requeued(partial=self.context.config.partial_rollout))
         elif self._missing() <= 0:
             collected.surplus.append(result.group)
         else:
@@ -168,22 +173,25 @@ class DynamicSampling:
     async def _stop_running(self) -> None:
         """Abort what is in flight; unfinished groups go back to the buffer, complete ones too, with their rewards."""
         if self.running:
-            await self.context.engine.abort_all()  # type: ignore[attr-defined]
+            await self.context.engine.abort_all()
             entries, self.running = list(self.running), deque()
             await asyncio.wait([task for _, task in entries])
-            for group, task in entries:
-                if task.cancelled() or task.exception() is not None:
-                    self.collected.aborted.append(group)
-                else:
-                    await self._settle(task.result(), coming=0)
-        if not self.context.config.partial_rollout:
-            for group in self.collected.aborted:
-                for sample in group:
-                    if sample.status is not Status.COMPLETED and sample.status is not Status.TRUNCATED:
-                        sample.reset_for_generation()
+            for _, task in entries:
+                await self._settle(task.result(), coming=0)
         returned = self.collected.aborted + self.collected.surplus
         if returned:
             self.source.add_samples(returned)
+
+    async def _abandon(self) -> None:
+        """After an error or an interrupt: stop everything and judge nothing; the run goes back to its last boundary."""
+        tasks = [task for _, task in self.running]
+        self.running.clear()
+        if tasks:
+            with contextlib.suppress(EngineError):
+                await self.context.engine.abort_all()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def _when_exhausted(self) -> None:
         """The batch is not full and nothing more may be fetched: error, fill up, or go on with less."""

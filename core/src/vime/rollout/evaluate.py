@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime.errors import EngineError
+from vime.errors import ContractError, EngineError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.generate import eval_sampling_params, generate_group
 from vime.sample import Sample, Status
@@ -15,7 +16,7 @@ from vime.sample import Sample, Status
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
-    from vime.data.dataset import Dataset
+    from vime.data.dataset import Dataset, PromptRow
     from vime.rollout.context import RolloutContext
 
 
@@ -27,16 +28,18 @@ class EvalDataset:
     rows: Dataset
 
     def groups(self) -> list[list[Sample]]:
-        """One group of n_samples_per_eval_prompt fresh samples a row."""
+        """One group of n_samples_per_eval_prompt fresh samples a row, which share no mutable part."""
         n = self.config.n_samples_per_eval_prompt or 1
-        groups: list[list[Sample]] = []
-        for g in range(len(self.rows)):
-            row = self.rows[g]
-            metadata = self.config.inject_metadata(row.metadata)
-            groups.append(
-                [Sample(group_index=g, index=g * n + i, prompt=row.prompt, label=row.label, metadata=dict(metadata)) for i in range(n)]
-            )
-        return groups
+        return [[self._sample(row, g, g * n + i) for i in range(n)] for g, row in enumerate(self.rows)]
+
+    def _sample(self, row: PromptRow, group_index: int, index: int) -> Sample:
+        return Sample(
+            group_index=group_index,
+            index=index,
+            prompt=copy.deepcopy(row.prompt),
+            label=copy.deepcopy(row.label),
+            metadata=copy.deepcopy(self.config.inject_metadata(row.metadata)),
+        )
 
 
 async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout_id: int) -> RolloutFnEvalOutput:
@@ -51,10 +54,12 @@ async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout
             )
         )
         samples = [sample for result in results for sample in result.group]
+        for sample in samples:
+            _refuse_unfinished(context, dataset.config, sample)
         failed = [sample for sample in samples if sample.status is Status.FAILED]
         if failed and len(failed) == len(samples):
-            reasons = {reason for result in results for reason in result.failures.values()} or {"their rewards failed"}
-            raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {min(reasons)}")
+            reason = next(reason for result in results for reason in result.failure_reasons)
+            raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {reason}")
         return {
             "rewards": [0.0 if sample.status is Status.FAILED else _reward(context.config, sample) for sample in samples],
             "truncated": [sample.status is Status.TRUNCATED for sample in samples],
@@ -63,6 +68,22 @@ async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout
 
     outputs = await asyncio.gather(*(run(dataset) for dataset in datasets))
     return RolloutFnEvalOutput(data={dataset.config.name: output for dataset, output in zip(datasets, outputs, strict=True)})
+
+
+def _refuse_unfinished(context: RolloutContext, dataset: EvalDatasetConfig, sample: Sample) -> None:
+    """Raise ContractError, naming data set, function and sample, for a sample that cannot count in a score."""
+    finished = sample.status in (Status.COMPLETED, Status.TRUNCATED)
+    if sample.status is Status.FAILED or (finished and sample.reward is not None):
+        return
+    path = sample.generate_function_path or dataset.custom_generate_function_path
+    function = context.plugins.path_function(path, "custom_generate") if path else context.plugins.claimed("custom_generate")
+    who = f"evaluation dataset {dataset.name!r}" + (f": {function.label}: custom_generate" if function is not None else "")
+    if finished:
+        raise ContractError(f"{who} left sample {sample.index} without a reward", hint="set sample.reward, or enable a reward plugin")
+    raise ContractError(
+        f"{who} left sample {sample.index} with status {sample.status.value}; expected completed or truncated",
+        hint="set sample.status after generating; an evaluation is not continued later",
+    )
 
 
 def _reward(config: RunConfig, sample: Sample) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime.engine.base import SamplingParams, set_current_engine
+from vime.engine.base import SamplingParams
 from vime.errors import ContractError, EngineDeadError, EngineError
-from vime.sample import Sample, Status
+from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
@@ -58,19 +59,64 @@ def request_seed(seed: int, sample_index: int | None, attempt: int, scope: str =
 
 
 @dataclass
+class Slot:
+    """One rollout of a group: its samples (one, or siblings of a fan-out), and the prompt that it can be restarted from."""
+
+    samples: list[Sample]
+    prompt: Sample | None = None
+    """A copy made before a custom generate saw the sample; the built-in generate only appends, which can be undone."""
+    failure: str | None = None
+    """Why its generation failed for good."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        return any(sample.status in (Status.PENDING, Status.ABORTED) for sample in self.samples)
+
+    @property
+    def is_failed(self) -> bool:
+        return any(sample.status is Status.FAILED for sample in self.samples)
+
+    def restart(self) -> Sample:
+        """The prompt as it was before generation, in place of all siblings."""
+        sample = copy.deepcopy(self.prompt) if self.prompt is not None else self.samples[0]
+        if len(self.samples) > 1:
+            sample.rollout_id = None
+        sample.reset_for_generation()
+        self.samples = [sample]
+        return sample
+
+
+@dataclass
 class GroupResult:
     """One group after generation and reward, and what it took."""
 
-    group: list[Sample]
+    slots: list[Slot]
     generated: int = 0
     """Samples that this call generated from scratch (siblings of a fan-out each), retries not counted again."""
     retries: int = 0
-    failures: dict[int | None, str] = field(default_factory=dict)
-    """Why a FAILED sample failed, by sample index."""
+
+    @property
+    def group(self) -> list[Sample]:
+        return [sample for slot in self.slots for sample in slot.samples]
 
     @property
     def failed(self) -> bool:
-        return any(sample.status is Status.FAILED for sample in self.group)
+        return any(slot.is_failed for slot in self.slots)
+
+    @property
+    def failure_reasons(self) -> list[str]:
+        """One reason for each failed rollout."""
+        return [slot.failure or "its reward failed" for slot in self.slots if slot.is_failed]
+
+    def requeued(self, *, partial: bool) -> list[Sample]:
+        """The group as it goes back to the buffer: finished rollouts as they are, unfinished ones from scratch.
+
+        With `partial`, a rollout of one sample keeps its tokens.
+        """
+        for slot in self.slots:
+            if slot.is_unfinished and not (partial and len(slot.samples) == 1):
+                slot.restart()
+        return self.group
 
 
 def encode_prompt(tokenizer: Any, prompt: str | list[dict[str, Any]]) -> list[int]:
@@ -93,16 +139,36 @@ async def default_generate(context: RolloutContext, sample: Sample, sampling_par
         return sample
     params = SamplingParams(**sampling_params)
     params["max_new_tokens"] = left
+    is_continued = sample.response_length > 0
+    if is_continued:
+        params["min_new_tokens"] = max(0, sampling_params.get("min_new_tokens", 0) - sample.response_length)
+        if context.config.mask_offpolicy_in_partial_rollout:
+            sample.loss_mask = [0] * sample.response_length
     generation = await context.engine.generate(sample.tokens, params, session_id=sample.session_id)
     sample.append_response_tokens(
         context.config,
         tokens=generation.token_ids,
         log_probs=generation.log_probs,
-        text=generation.text,
+        text=None if is_continued else generation.text,
         meta_info={"weight_version": generation.weight_version} if generation.token_ids else None,
     )
     sample.status = FINISH_STATUS[generation.finish_reason]
+    if is_continued:
+        sample.response = response_text(tokenizer, sample, params.get("stop") or [])
     return sample
+
+
+def response_text(tokenizer: Any, sample: Sample, stop: list[str]) -> str:
+    """The text of a response that was generated in parts: decoded as a whole, since characters may span two parts.
+
+    Without the token that ended it, and up to the first stop string.
+    """
+    tokens = sample.tokens[-sample.response_length :]
+    text: str = tokenizer.decode(tokens, skip_special_tokens=False)
+    if sample.status is not Status.COMPLETED:
+        return text
+    ends = [end for end in (text.find(word) for word in stop) if end >= 0]
+    return text[: min(ends)] if ends else tokenizer.decode(tokens[:-1], skip_special_tokens=False)
 
 
 def _generate_function(context: RolloutContext, sample: Sample, dataset: EvalDatasetConfig | None) -> HookFunction | None:
@@ -125,7 +191,6 @@ async def generate_sample(
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
-    set_current_engine(context.engine)
     result = await function.acall(
         args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
     )
@@ -142,32 +207,37 @@ async def generate_sample(
     return siblings
 
 
-async def _generate_with_retries(
+async def _generate_slot(
     context: RolloutContext,
-    sample: Sample,
+    slot: Slot,
     sampling_params: SamplingParams,
     result: GroupResult,
     *,
-    first_attempt: int = 0,
+    first_attempt: int,
     evaluation: bool,
     dataset: EvalDatasetConfig | None,
-) -> list[Sample]:
+) -> None:
+    """Generate one rollout; a request that the engine fails is tried again, from the prompt, before it counts as failed."""
     scope = f"eval/{dataset.name}" if dataset else "train"
-    attempts = 1 + context.config.generation_retries
-    for attempt in range(first_attempt, first_attempt + attempts):
+    sample = slot.samples[0] if len(slot.samples) == 1 else slot.restart()
+    if _generate_function(context, sample, dataset) is not None:
+        slot.prompt = copy.deepcopy(sample)
+    last = first_attempt + context.config.generation_retries
+    for attempt in range(first_attempt, last + 1):
         params = SamplingParams(**sampling_params)
         params["seed"] = request_seed(context.config.rollout_seed, sample.index, attempt, scope) if context.deterministic else None
         try:
-            return await generate_sample(context, sample, params, evaluation=evaluation, dataset=dataset)
+            slot.samples = await generate_sample(context, sample, params, evaluation=evaluation, dataset=dataset)
         except EngineDeadError:
             raise
         except EngineError as exc:
-            result.failures[sample.index] = str(exc.message)
-            if attempt + 1 < first_attempt + attempts:
-                result.retries += 1
-                sample.reset_for_generation()
+            slot.failure = exc.message
+            sample = slot.restart()
+            result.retries += attempt < last
+        else:
+            slot.failure = None
+            return
     sample.status = Status.FAILED
-    return [sample]
 
 
 async def generate_group(
@@ -181,35 +251,26 @@ async def generate_group(
 ) -> GroupResult:
     """Generate and reward what is unfinished in a group.
 
-    Samples that are COMPLETED or TRUNCATED already (a surplus group out of the buffer) are kept as they are. A sample
-    that fails in its reward under `--on-reward-error drop` is generated once more, alone.
+    Rollouts that are complete already (a surplus group out of the buffer) are kept as they are. One whose reward fails
+    under `--on-reward-error drop` is generated once more, alone.
     """
-    result = GroupResult(group)
+    result = GroupResult([Slot(siblings) for siblings in rollouts(group)])
+    fresh = [slot for slot in result.slots if slot.samples[0].status is Status.PENDING]
 
-    async def run(samples: list[Sample], first_attempt: int) -> list[Sample]:
-        unfinished = [s for s in samples if s.status in (Status.PENDING, Status.ABORTED)]
-        rollouts = await asyncio.gather(
-            *(
-                _generate_with_retries(
-                    context, s, sampling_params, result, first_attempt=first_attempt, evaluation=evaluation, dataset=dataset
-                )
-                for s in unfinished
-            )
-        )
-        replaced = dict(zip(map(id, unfinished), rollouts, strict=True))
-        return [sibling for s in samples for sibling in replaced.get(id(s), [s])]
+    async def run(slots: list[Slot], first_attempt: int) -> None:
+        options: dict[str, Any] = {"first_attempt": first_attempt, "evaluation": evaluation, "dataset": dataset}
+        await asyncio.gather(*(_generate_slot(context, slot, sampling_params, result, **options) for slot in slots))
+        samples = result.group
+        await context.scorer.score_group(samples, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
+        for slot in result.slots:  # a rollout_sample_hook may have put other objects into their places
+            slot.samples, samples = samples[: len(slot.samples)], samples[len(slot.samples) :]
 
-    fresh = {id(s) for s in group if s.status is Status.PENDING}
-    before = len(group)
-    group = await run(group, 0)
-    result.generated = len(fresh) + len(group) - before
-    await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
-    to_retry = [s for s in group if s.status is Status.FAILED and s.index not in result.failures]
+    await run([slot for slot in result.slots if slot.is_unfinished], 0)
+    to_retry = [slot for slot in result.slots if slot.is_failed and slot.failure is None]
     if to_retry and not evaluation:
-        for sample in to_retry:
-            sample.reset_for_generation()
+        for slot in to_retry:
+            slot.restart()
         result.retries += len(to_retry)
-        group = await run(group, 1)
-        await context.scorer.score_group(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
-    result.group = group
+        await run(to_retry, 1 + context.config.generation_retries)
+    result.generated = sum(len(slot.samples) for slot in fresh)
     return result

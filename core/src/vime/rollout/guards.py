@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError
 from vime.outputs import RolloutFnEvalOutput, RolloutFnTrainOutput
+from vime.rollout.reward_guard import check_key, check_number, check_reward
 from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def normalise_train_output(who: str, output: Any) -> RolloutFnTrainOutput:
 
 
 def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput, *, fewer_allowed: bool) -> None:
-    """Raise ContractError, naming the rollout function and the group or sample, for a batch that cannot be trained."""
+    """Raise ContractError, naming the rollout function and the group or sample, for a batch that cannot be trained.
+
+    Rewards become plain floats where they are numbers of another type (numpy scalars, bools).
+    """
     groups, expected = output.samples, config.rollout_batch_size
     if len(groups) != expected and not (fewer_allowed and 0 < len(groups) < expected):
         raise ContractError(
@@ -54,6 +58,7 @@ def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput
                 )
             seen.add(id(sample))
             _check_sample(config, where, sample)
+            _check_reward(config, f"{where}: generate_rollout", sample)
             with_log_probs += sample.rollout_log_probs is not None
         size = len(rollouts(group))
         if size != config.n_samples_per_prompt:
@@ -80,14 +85,20 @@ def _check_sample(config: RunConfig, where: str, sample: Sample) -> None:
         values = getattr(sample, attribute)
         if values is not None and len(values) != sample.response_length:
             raise ContractError(f"{name}: {attribute} has {len(values)} entries for a response of {sample.response_length} tokens")
-    if sample.status is not Status.FAILED:
-        if sample.reward is None:
-            raise ContractError(f"{name} has no reward", hint="set sample.reward in the rollout function")
-        sample.get_reward_value(config)
+
+
+def _check_reward(config: RunConfig, who: str, sample: Sample) -> None:
+    if sample.status is Status.FAILED:
+        return
+    if sample.reward is None:
+        raise ContractError(f"{who} left sample {sample.index} without a reward", hint="set sample.reward in the rollout function")
+    keys = (config.reward_key,) if config.reward_key else ()
+    sample.reward = check_reward(sample.reward, who, sample, keys)
+    check_key(sample.reward, config.reward_key, who, sample, "--reward-key")
 
 
 def normalise_eval_output(who: str, output: Any) -> RolloutFnEvalOutput:
-    """Accept RolloutFnEvalOutput or a bare dict by dataset; each dataset has three equally long lists."""
+    """Accept RolloutFnEvalOutput or a bare dict by dataset; each dataset has three equally long lists, its rewards are numbers."""
     if isinstance(output, dict):
         output = RolloutFnEvalOutput(data=output)
     if not isinstance(output, RolloutFnEvalOutput):
@@ -99,4 +110,8 @@ def normalise_eval_output(who: str, output: Any) -> RolloutFnEvalOutput:
         lengths = {key: len(data[key]) for key in ("rewards", "truncated", "samples")}
         if len(set(lengths.values())) > 1:
             raise ContractError(f"{who}: evaluation dataset {name!r} has lists of different lengths: {lengths}")
+        for reward, sample in zip(data["rewards"], data["samples"], strict=True):
+            if not isinstance(sample, Sample):
+                raise ContractError(f"{who}: evaluation dataset {name!r} holds a {type(sample).__name__} under 'samples'; expected Sample")
+            check_number(reward, f"{who}: the evaluation of dataset {name!r}", "as the reward", sample)
     return output

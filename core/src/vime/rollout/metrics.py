@@ -27,7 +27,7 @@ def dropped_metrics(collected: Collected) -> dict[str, float]:
         "samples_from_buffer": collected.samples_from_buffer,
         "samples_filtered": sum(len(group) for group, _ in collected.dropped),
         "samples_to_buffer": sum(map(len, collected.surplus)),
-        "samples_aborted": sum(map(len, collected.aborted)),
+        "samples_aborted": collected.samples_aborted,
         "samples_failed": sum(map(len, collected.failed)),
     }
     metrics |= {f"dynamic_filter/drop_{reason}": count for reason, count in collected.drop_reasons.items()}

@@ -73,7 +73,10 @@ class RewardResolver:
         return ResolvedReward(next(iter(self.functions.values())))
 
     def check_at_start(self) -> None:
-        """Refuse, before anything is built, a run whose samples nobody could score. Raises ConfigError."""
+        """Refuse, before anything is built, a run whose samples nobody could make or score. Raises ConfigError.
+
+        With `num_rollout` 0 there is evaluation only, and nothing is asked of training.
+        """
         config = self.config
         if not config.group_rm:
             for function in self.functions.values():
@@ -85,8 +88,13 @@ class RewardResolver:
         if config.debug_train_only or config.load_debug_rollout_data:
             return
         sets_rewards = self.plugins.claimed("custom_generate") is not None and not self.functions
-        if self._built_in(evaluation=False) and not config.custom_rm_path and not (sets_rewards and not config.rm_type):
-            self.by_type(config.rm_type, "training")
+        if config.num_rollout != 0 and self._built_in(evaluation=False):
+            if config.loss_type == "sft_loss":
+                raise ConfigError(
+                    "--loss-type sft_loss: nothing turns the rows of the data into rollouts to train on", hint=_how_to_get("sft")
+                )
+            if not config.custom_rm_path and not (sets_rewards and not config.rm_type):
+                self.by_type(config.rm_type, "training")
         if self._built_in(evaluation=True):
             for dataset in config.eval_datasets:
                 self._check_dataset(dataset, sets_rewards)

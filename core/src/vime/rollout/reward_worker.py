@@ -63,6 +63,36 @@ class Outcome:
     changes: list[dict[str, Any]]
 
 
+class BusyTime:
+    """Wall-clock seconds in which at least one `with` block of this object is open; blocks that overlap count once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._open == 0:
+                self._since = time.perf_counter()
+            self._open += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                self._seconds += time.perf_counter() - self._since
+
+    def take(self) -> float:
+        """The seconds since the last call."""
+        with self._lock:
+            now = time.perf_counter()
+            seconds = self._seconds + (now - self._since if self._open else 0.0)
+            self._seconds, self._since = 0.0, now
+        return seconds
+
+
 class RewardRunner:
     """Runs reward functions within `--reward-timeout`. Owns the worker processes; `close` ends them.
 
@@ -175,6 +205,14 @@ class RewardRunner:
             f"{function.label}: custom_rm took longer than {self.config.reward_timeout:g} s for {what}",
             hint="raise --reward-timeout, or choose --on-reward-error drop|zero",
         )
+
+
+def carry_back(shown: list[Sample], samples: list[Sample]) -> None:
+    """Give the samples what a reward set on the copies that it was shown (with another response)."""
+    for copy, sample in zip(shown, samples, strict=True):
+        for name, value in vars(copy).items():
+            if name != "response" and name not in HEAVY_FIELDS and vars(sample).get(name) is not value:
+                setattr(sample, name, value)
 
 
 def takes_group(function: HookFunction) -> bool:

@@ -22,16 +22,13 @@ from vime.rollout.reward_guard import (
     where,
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
-from vime.rollout.reward_worker import RewardRunner, RewardSetupError, WorkerError, takes_group
-from vime.sample import Sample, Status
+from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, WorkerError, carry_back, takes_group
+from vime.sample import SCORED, Sample, Status
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import PluginManager
-
-SCORED = "_scored"
-"""Attribute of samples whose reward is final. It travels with them through buffers and checkpoints."""
 
 
 class RewardScorer:
@@ -53,6 +50,7 @@ class RewardScorer:
         self._runner = RewardRunner(config, plugins)
         self._shape = RewardShape()
         self._errors: Counter[tuple[str, str]] = Counter()
+        self._busy = BusyTime()
         self._sample_hooks = plugins.implementations("rollout_sample_hook")
         self._shapers = plugins.implementations("shape_reward")
 
@@ -96,9 +94,15 @@ class RewardScorer:
         await self._finish(group, fresh, scope)
 
     def take_metrics(self) -> dict[str, float]:
-        """Failed rewards since the last call, by plugin and kind: `reward_errors/<plugin>/<timeout|bad_value|exception>`."""
+        """What happened since the last call.
+
+        Failed rewards by plugin and kind, `reward_errors/<plugin>/<timeout|bad_value|exception>`, and `reward_time`, the
+        seconds in which at least one reward was under way, where there was one.
+        """
         errors, self._errors = self._errors, Counter()
-        return {f"reward_errors/{plugin}/{kind}": float(count) for (plugin, kind), count in sorted(errors.items())}
+        counts = {f"reward_errors/{plugin}/{kind}": float(count) for (plugin, kind), count in sorted(errors.items())}
+        seconds = self._busy.take()
+        return {**counts, "reward_time": seconds} if seconds else counts
 
     def close(self) -> None:
         """End the worker processes."""
@@ -129,7 +133,12 @@ class RewardScorer:
         shown = [_boxed(member) for member in members] if reward.boxed else members
         who = f"{reward.function.label}: custom_rm"
         try:
-            value = await self._runner.run(reward, shown, group=group)
+            try:
+                with self._busy:
+                    value = await self._runner.run(reward, shown, group=group)
+            finally:
+                if reward.boxed:
+                    carry_back(shown, members)
             values = check_rewards(value, who, members) if group else [value]
         except RewardSetupError:
             raise

@@ -26,11 +26,15 @@ BUILT_IN_PATHS = ("vime.rollout.vllm_rollout.generate_rollout", "vime.rollout.vl
 
 @dataclass(frozen=True)
 class Rollout:
-    """A finished training rollout: the batch, the groups that were dropped with their reasons, and the numbers."""
+    """A finished training rollout: the batch, the groups that were dropped with their reasons, and the numbers.
+
+    `logged_by_plugin` says that a log_rollout_data hook took the place of the default log.
+    """
 
     groups: list[list[Sample]]
     dropped: list[tuple[list[Sample], str]]
     metrics: dict[str, float]
+    logged_by_plugin: bool = False
 
 
 class RolloutRunner:
@@ -42,6 +46,7 @@ class RolloutRunner:
     async def train(self, rollout_id: int) -> Rollout:
         """Make the training batch of this rollout and pass it through the batch hooks."""
         config, plugins = self.context.config, self.context.plugins
+        set_current_engine(self.context.engine)
         started = time.perf_counter()
         self.built_in.last = None
         function = self._claimed(evaluation=False)
@@ -57,20 +62,22 @@ class RolloutRunner:
         seconds = time.perf_counter() - started
         metrics = {**(output.metrics or {}), **batch_metrics(config, output.samples, [group for group, _ in dropped])}
         metrics |= self.context.scorer.take_metrics()
-        for hook in plugins.implementations("log_rollout_data"):
-            if await hook.acall(
-                rollout_id=rollout_id,
-                args=config,
-                samples=[s for g in output.samples for s in g],
-                rollout_extra_metrics=metrics,
-                rollout_time=seconds,
-            ):
-                metrics = {}
-        return Rollout(output.samples, dropped, metrics)
+        self._add_source_metrics(metrics)
+        samples = [sample for group in output.samples for sample in group]
+        logged = await self._log(
+            "log_rollout_data", rollout_id=rollout_id, samples=samples, rollout_extra_metrics=metrics, rollout_time=seconds
+        )
+        return Rollout(output.samples, dropped, metrics, logged)
 
-    async def evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float]]:
-        """Evaluate all datasets; returns the samples and the metrics without their namespace."""
+    async def evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
+        """Evaluate all datasets.
+
+        Returns the samples, the metrics without their namespace, and whether a log_eval_rollout_data hook took the
+        place of the default log. Failed rewards are counted in the metrics as in a training rollout.
+        """
         config = self.context.config
+        set_current_engine(self.context.engine)
+        self.context.scorer.take_metrics()  # what is left of a rollout that was interrupted
         function = self._claimed(evaluation=True)
         who = "the built-in evaluation" if function is None else function.label
         raw = await self.built_in.evaluate(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=True)
@@ -78,11 +85,22 @@ class RolloutRunner:
         metrics = eval_metrics(
             config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets}
         )
-        self.context.scorer.take_metrics()
-        for hook in self.context.plugins.implementations("log_eval_rollout_data"):
-            if await hook.acall(rollout_id=rollout_id, args=config, data=output.data, extra_metrics=metrics):
-                metrics = {}
-        return output, metrics
+        metrics |= {key: value for key, value in self.context.scorer.take_metrics().items() if key != "reward_time"}
+        logged = await self._log("log_eval_rollout_data", rollout_id=rollout_id, data=output.data, extra_metrics=metrics)
+        return output, metrics, logged
+
+    def _add_source_metrics(self, metrics: dict[str, float]) -> None:
+        """Add what the data source counted. Stale samples came out of the buffer too, so that the counts add up."""
+        take = getattr(self.built_in.source, "take_metrics", None)
+        if take is not None:
+            metrics |= take()
+            if "samples_from_buffer" in metrics:
+                metrics["samples_from_buffer"] += metrics.get("samples_stale", 0)
+
+    async def _log(self, hook: str, **arguments: Any) -> bool:
+        """Call every log hook of this name; whether one of them said that the default log is to be skipped."""
+        answers = [await function.acall(args=self.context.config, **arguments) for function in self.context.plugins.implementations(hook)]
+        return any(answers)
 
     def _claimed(self, *, evaluation: bool) -> HookFunction | None:
         config = self.context.config
@@ -94,7 +112,6 @@ class RolloutRunner:
     async def _call(self, function: HookFunction, rollout_id: int, *, evaluation: bool) -> Any:
         """Call a rollout function: async ones here, synchronous ones in a thread, so that they may block."""
         loop = asyncio.get_running_loop()
-        set_current_engine(self.context.engine)
         token = current_rollout.set((self.built_in, loop))
         arguments = {
             "args": self.context.config,

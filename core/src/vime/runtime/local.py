@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data
-from vime.errors import ConfigError
+from vime.errors import EngineError
 from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from vime.engine.base import TrainableEngine
     from vime.train.deepspeed_trainer import DeepSpeedTrainer
     from vime.train.weights import WeightSync
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -78,6 +81,7 @@ class LocalRuntime:
         self.trainer: DeepSpeedTrainer | None = None
         self.weight_sync: WeightSync | None = None
         self.source: DataSource | None = None
+        self.tokenizer: Any = None
         self.datasets: list[EvalDataset] = []
         self.scorer: RewardScorer
         self.runner: RolloutRunner
@@ -98,15 +102,14 @@ class LocalRuntime:
         """Check everything that can be checked cheaply, then build the run; closes it at the end."""
         started = time.perf_counter()
         config = resolved.config
-        if config.runtime != "local" or config.pipeline != "sync":
-            raise ConfigError(f"--runtime {config.runtime} --pipeline {config.pipeline} is not available yet", hint="leave both flags out")
         plugins = PluginManager.load(config)
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
         resume = find_resume_point(config)
         quiet_third_parties()
         console = Console(config)
-        named = config.model_copy(update={"name": config.run_name})
+        # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
+        named = config.model_copy(update={"name": config.run_name, "load": config.load if train else None})
         run_dir = RunDir.create(named)
         run_dir.write_config({**plain_values(config), "name": named.name})
         run_dir.write_lock(plugins.lock())
@@ -137,7 +140,7 @@ class LocalRuntime:
             seed_everything(config.rollout_seed)
             from transformers import AutoTokenizer
 
-            tokenizer = AutoTokenizer.from_pretrained(model_path)
+            self.tokenizer = tokenizer = AutoTokenizer.from_pretrained(model_path)
             if train:
                 from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
@@ -188,18 +191,34 @@ class LocalRuntime:
         return max(1, len(self.source) * (config.num_epoch or 1) // config.rollout_batch_size)
 
     def _close(self) -> None:
+        self._settle_event_loop()
         self.scorer.close()
         if self.engine is not None:
             self.engine.close()
         if self.trainer is not None:
             self.trainer.close()
         self.tracker.close()
+        self.event_loop.close()
+
+    def _settle_event_loop(self) -> None:
+        """End what an error or an interrupt has left running: requests first, so that whoever waits for one goes on."""
         left = asyncio.all_tasks(self.event_loop)
+        if not left:
+            return
+        if self.engine is not None:
+            with contextlib.suppress(EngineError):
+                self.event_loop.run_until_complete(self.engine.abort_all())
         for task in left:
             task.cancel()
-        if left:
-            self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
-        self.event_loop.close()
+        self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the rollout to its end; after an error or an interrupt nothing of it is left running."""
+        try:
+            return self.interrupts.run(self.event_loop, coroutine)
+        except BaseException:
+            self._settle_event_loop()
+            raise
 
     def finish(self) -> None:
         """Say what came of it."""
@@ -244,12 +263,10 @@ class LocalRuntime:
         yield self._step
         elapsed = time.perf_counter() - started
         step = self._step
+        # Rewards overlap with generation; only what they add beyond it would show as overhead.
         busy = step.engine_seconds + step.seconds.get("train", 0.0) + step.seconds.get("sync", 0.0)
         perf = {f"{part}_time": seconds for part, seconds in step.seconds.items()}
         perf |= {"step_time": elapsed, "overhead_fraction": max(0.0, 1.0 - busy / elapsed) if elapsed else 0.0}
-        reward_time = step.metrics.pop("rollout/reward_time", None)
-        if reward_time is not None:
-            perf["reward_time"] = reward_time
         self._log("perf", perf)
         self._log("hooks", self.plugins.take_timings())
         self.console.step(self.rollout_id + 1, self.num_rollout, step.metrics)
@@ -261,6 +278,7 @@ class LocalRuntime:
         self.interrupts.check()
         if isinstance(self.source, RolloutDataSource):
             self.source.rollout_id = self.rollout_id
+            self.source.weight_version = None if self.engine is None else self.engine.weight_version
         started = time.perf_counter()
         with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
 
@@ -268,14 +286,17 @@ class LocalRuntime:
                 progress.update(len(collected.kept), collected.drop_reasons)
 
             self.runner.built_in.progress = show
-            rollout: Rollout = self.interrupts.run(self.event_loop, self.runner.train(self.rollout_id))
+            rollout: Rollout = self._run(self.runner.train(self.rollout_id))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
+        self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
         if self.engine is not None:
             stats = self.engine.stats()
             self._step.engine_seconds = stats.get("busy_seconds", 0.0)
             metrics["tokens_per_second"] = stats["generated_tokens"] / seconds
-        self._log("rollout", metrics)
+            if stats.get("prompt_tokens"):
+                metrics["prefix_cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
+        self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
         if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
             self.tracker.log_samples(self.rollout_id, "train", rollout.groups, rollout.dropped)
         return rollout.groups
@@ -289,7 +310,8 @@ class LocalRuntime:
         batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
-            self.weight_sync.set_probe([sample.tokens for group in groups for sample in group if sample.tokens])
+            samples = [sample for group in groups for sample in group]
+            self.weight_sync.set_probe([sample.tokens for sample in samples], [sample.response_length for sample in samples])
             verify = self.weight_sync.verify
         self._log("train", self.trainer.train(batch, verify=verify))
 
@@ -301,14 +323,15 @@ class LocalRuntime:
     def evaluate(self) -> None:
         """Evaluate all datasets and log the scores."""
         with self.console.phase("evaluating"):
-            output, metrics = self.interrupts.run(self.event_loop, self.runner.evaluate(self.rollout_id))
+            output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
             self.engine.stats()
-        self.tracker.log(self.rollout_id, "eval", metrics)
+        if not logged_by_plugin:
+            self.tracker.log(self.rollout_id, "eval", metrics)
         for name, data in output.data.items():
             self.tracker.log_samples(self.rollout_id, f"eval_{name}", [[sample] for sample in data["samples"]])
-        full = {f"eval/{key}": value for key, value in metrics.items()}
-        self.console.evaluation(self.rollout_id, full)
+        if not logged_by_plugin:
+            self.console.evaluation(self.rollout_id, {f"eval/{key}": value for key, value in metrics.items()})
         self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
@@ -324,9 +347,9 @@ class LocalRuntime:
 
         def write(directory: Path) -> None:
             trainer.save(str(directory))
-            tokenizer = self.engine.tokenizer if self.engine is not None else getattr(self.source, "tokenizer", None)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(str(directory))
+            self.tokenizer.save_pretrained(str(directory))
+            if self.source is not None and self._boundary["data_source"] is None:
+                self.source.save(self.rollout_id)  # a class of the user's own, with upstream's methods only
 
         with self.console.phase(f"saving checkpoint step_{self.rollout_id}"):
             save_checkpoint(self.run_dir.checkpoints, self.rollout_id, write, self._boundary, keep=self.config.keep_checkpoints)
@@ -343,11 +366,10 @@ class LocalRuntime:
 
     def _state(self) -> dict[str, Any]:
         """All that a resumed run needs beside the trainer's own files, as plain data."""
-        source_state = getattr(self.source, "state_dict", None)
         return {
             "rollout_id": self.rollout_id,
             "num_rollout": self.num_rollout,
-            "data_source": source_state() if source_state is not None else None,
+            "data_source": self.source.state_dict() if hasattr(self.source, "state_dict") else None,  # type: ignore[union-attr]
             "plugins": self.plugins.state_dict(),
             "lock": self.plugins.lock(),
             "evaluated_at": self.evaluated_at,
@@ -363,9 +385,10 @@ class LocalRuntime:
         self.rollout_id = manifest["rollout_id"]
         if self.trainer is not None:
             self.trainer.load(str(resume.path))
-        load_state = getattr(self.source, "load_state_dict", None)
-        if load_state is not None and manifest["data_source"] is not None:
-            load_state(manifest["data_source"])
+        if self.source is not None and manifest["data_source"] is None:
+            self.source.load(self.rollout_id)
+        elif self.source is not None:
+            self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
         self.plugins.load_state_dict(manifest["plugins"], ignore_missing=ignored)
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
@@ -375,6 +398,7 @@ class LocalRuntime:
     def _forget_later_metrics(self) -> None:
         self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
 
-    def _log(self, namespace: str, metrics: dict[str, float]) -> None:
+    def _log(self, namespace: str, metrics: dict[str, float], *, to_file: bool = True) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}
-        self.tracker.log(self.rollout_id, namespace, {k: v for k, v in metrics.items() if f"{namespace}/{k}" in self._step.metrics})
+        if to_file:
+            self.tracker.log(self.rollout_id, namespace, metrics)

@@ -157,6 +157,7 @@ class FakeEngine:
         if not 0.0 <= failure_rate <= 1.0:
             raise ValueError(f"failure_rate must be between 0 and 1, got {failure_rate}")
         self.tokenizer: Any = FakeTokenizer(vocab_size)
+        self.max_model_len = 2**20
         self.policy = policy
         self.latency = latency
         self.failure_rate = failure_rate

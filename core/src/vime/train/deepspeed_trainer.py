@@ -189,7 +189,7 @@ class DeepSpeedTrainer:
                 loss = loss * math.nan  # DeepSpeed then drops this step's gradients itself, in every ZeRO stage
             # DeepSpeed averages gradients over ranks; the weights already make a sum of the parts.
             self.engine.backward(loss * self.ranks, scale_wrt_gas=False)
-        if verify is not None and tally.mean_abs_diff() > self.sync_tolerance():
+        if verify is not None and not (tally.mean_abs_diff() <= self.sync_tolerance()):  # nan asks for a check too
             verify()
         return self._step(tally)
 
@@ -274,8 +274,12 @@ class DeepSpeedTrainer:
         """The largest mean |difference of log-probs| that counts as equal weights."""
         if self.config.check_weights_tolerance is not None:
             return self.config.check_weights_tolerance
-        is_low = self.dtype is torch.bfloat16 or self.config.engine_dtype in ("bfloat16", "float16")
-        return 5e-2 if is_low else 1e-3
+        return 5e-2 if self.is_low_precision else 1e-3
+
+    @property
+    def is_low_precision(self) -> bool:
+        """Whether trainer or engine compute below float32."""
+        return self.dtype is torch.bfloat16 or self.config.engine_dtype in ("bfloat16", "float16")
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ class PolicyModel(nn.Module):
         config: Any = model.config
         self.chunk_size = max(chunk_size, LOGITS_AT_ONCE // config.vocab_size)
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        if next(model.parameters()).dtype is not torch.float32:
+            _compute_in_float32(model.get_output_embeddings())  # type: ignore[operator]
         self.scale: float = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
 
     def forward(
@@ -64,3 +66,17 @@ class PolicyModel(nn.Module):
             probs_C_V = (logits_C_V - log_norm_C[:, None]).exp()
             entropy_C = log_norm_C - (probs_C_V * logits_C_V).sum(dim=-1)
         return log_probs_C, entropy_C
+
+
+def _compute_in_float32(head: Any) -> None:
+    """Let a low-precision output head answer in float32.
+
+    Logits of about 20 rounded to bfloat16 are off by up to 0.06, more than training and engine may differ by. The module
+    stays the one that is called, so that ZeRO-3 gathers its weight.
+    """
+
+    def forward(hidden: Tensor) -> Tensor:
+        bias = None if head.bias is None else head.bias.float()
+        return nn.functional.linear(hidden.float(), head.weight.float(), bias)
+
+    head.forward = forward

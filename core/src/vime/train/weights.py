@@ -23,7 +23,9 @@ class WeightSync:
     """Owns the channel from one trainer to one engine.
 
     The probe covers the whole vocabulary as far as a few hundred tokens can, with random sequences that stay the same
-    for the run, and the sequences last given to `set_probe`, which are what the policy really sees.
+    for the run, and the sequences last given to `set_probe`, which are what the policy really sees. Below float32 only
+    the responses among these count, where there are enough: on tokens that the policy finds absurd, two right
+    implementations differ by more than the tolerance.
     """
 
     def __init__(self, config: Any, trainer: DeepSpeedTrainer, engine: TrainableEngine) -> None:
@@ -34,16 +36,31 @@ class WeightSync:
         """Weight version that the engine holds; None before the first sync."""
         self._syncs_since_check = 0
         self._was_checked = False
-        self._recent: list[list[int]] = []
-        self._random = random_probe(trainer.vocab_size, trainer.max_positions)
+        self._recent: list[tuple[list[int], int]] = []
+        self._limit = min(trainer.max_positions, engine.max_model_len) - 1
+        """Longest probe: the engine wants room for one token more."""
+        self._random = random_probe(trainer.vocab_size, self._limit)
 
-    def set_probe(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Use these token sequences (recent rollouts) beside the random ones; the first that make `RECENT_TOKENS`."""
+    def set_probe(self, sequences: Sequence[Sequence[int]], response_lengths: Sequence[int] | None = None) -> None:
+        """Use these token sequences (recent rollouts), which end in responses of these lengths, beside the random ones.
+
+        The first that make `RECENT_TOKENS` are taken.
+        """
         self._recent, total = [], 0
-        for tokens in sequences:
-            if total < RECENT_TOKENS and len(tokens) > 1:
-                self._recent.append(list(tokens)[: self.trainer.max_positions])
-                total += len(self._recent[-1])
+        lengths = response_lengths if response_lengths is not None else [len(tokens) - 1 for tokens in sequences]
+        for tokens, length in zip(sequences, lengths, strict=True):
+            cut = list(tokens)[: self._limit]
+            first = max(1, len(tokens) - length)
+            if total < RECENT_TOKENS and len(cut) > first:
+                self._recent.append((cut, first))
+                total += len(cut) - (first if self.trainer.is_low_precision else 0)
+
+    def _probe(self) -> list[tuple[list[int], int]]:
+        """Sequences with the first position that counts in each."""
+        responses = sum(len(tokens) - first for tokens, first in self._recent)
+        if self.trainer.is_low_precision and responses >= PROBE_TOKENS:
+            return self._recent
+        return [(tokens, 1) for tokens in self._random] + [(tokens, 1) for tokens, _ in self._recent]
 
     def sync(self) -> None:
         """Push the weights. Verifies on the first sync after an optimizer step, then every `check_weights_every` syncs."""
@@ -57,16 +74,17 @@ class WeightSync:
 
     def verify(self) -> dict[str, float]:
         """Compare log-probs of the probe. Returns mean and max |difference|; raises EngineError with the numbers when they differ."""
-        sequences = self._random + self._recent
+        probe = self._probe()
+        sequences = [tokens for tokens, _ in probe]
         worst, worst_token, total, count = 0.0, (0, 0), 0.0, 0
-        scores = zip(sequences, self.engine.score(sequences), self.trainer.score(sequences), strict=True)
-        for number, (tokens, engine_scores, trainer_scores) in enumerate(scores):
+        scores = zip(probe, self.engine.score(sequences), self.trainer.score(sequences), strict=True)
+        for number, ((tokens, first), engine_scores, trainer_scores) in enumerate(scores):
             if len(engine_scores) != len(trainer_scores):
                 raise EngineError(
                     f"the engine scored {len(engine_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)"
                 )
-            for position, (ours, theirs) in enumerate(zip(trainer_scores, engine_scores, strict=True), start=1):
-                difference = abs(ours - theirs)
+            for position in range(first, len(tokens)):
+                difference = abs(trainer_scores[position - 1] - engine_scores[position - 1])
                 total, count = total + difference, count + 1
                 if not math.isnan(worst) and not difference <= worst:
                     worst, worst_token = difference, (tokens[position], position)
@@ -76,7 +94,7 @@ class WeightSync:
                 f"the engine does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe "
                 f"tokens differ by {mean:.3g} in the mean and {worst:.3g} at most, the tolerance is {tolerance:g}; "
                 f"worst: token {worst_token[0]} at position {worst_token[1]}",
-                hint="the weight sync of this engine is broken for this model; do not train on: report the model and the engine's version",
+                hint="the weight sync of this engine is broken for this model: do not train on; --check-weights-tolerance sets the limit",
             )
         self._syncs_since_check, self._was_checked = 0, True
         return {"mean": mean, "max": worst, "tokens": float(count)}

@@ -38,7 +38,7 @@ def test_a_name_becomes_a_folder_name(tmp_path):
 def test_a_name_that_is_too_long_for_a_folder(tmp_path):
     with pytest.raises(ConfigError, match="cannot be made: File name too long") as refused:
         _create(tmp_path, name="a" * 300)
-    assert "--name" in refused.value.hint
+    assert "--name" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("values", [{}, {"run_dir": "run"}])
@@ -46,7 +46,7 @@ def test_a_save_folder_that_cannot_be_made_is_refused_at_start(tmp_path, values)
     values = {key: str(tmp_path / value) for key, value in values.items()}
     with pytest.raises(ConfigError, match="the folder of the checkpoints /dev/null/x cannot be made") as refused:
         _create(tmp_path, save="/dev/null/x", **values)
-    assert "--save" in refused.value.hint
+    assert "--save" in str(refused.value.hint)
     assert not list(tmp_path.iterdir())
 
 

@@ -137,12 +137,13 @@ class DynamicSampling:
 
     async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
         """In deterministic mode all that was submitted, in that order; else what is complete, in that order."""
-        when = asyncio.ALL_COMPLETED if self.context.deterministic else asyncio.FIRST_COMPLETED
-        tasks = {task for _, task in self.running}
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION if self.context.deterministic else when)
-        for task in done:
-            if task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
+        tasks = [task for _, task in self.running]
+        done, pending = await asyncio.wait(
+            tasks, return_when=asyncio.FIRST_EXCEPTION if self.context.deterministic else asyncio.FIRST_COMPLETED
+        )
+        errors = [error for task in tasks if task in done and (error := task.exception()) is not None]  # every one is looked at
+        if errors:
+            raise errors[0]
         if pending and self.context.deterministic:
             done, _ = await asyncio.wait(tasks)
         completed = [entry for entry in self.running if entry[1] in done]
@@ -191,7 +192,7 @@ class DynamicSampling:
                 await self.context.engine.abort_all()
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _when_exhausted(self) -> None:
         """The batch is not full and nothing more may be fetched: error, fill up, or go on with less."""

@@ -232,6 +232,6 @@ async def _all(calls: list[Awaitable[None]]) -> None:
             task.cancel()
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
-    for task in tasks:
-        if task in done and task.exception() is not None:
-            raise task.exception()  # type: ignore[misc]
+    errors = [error for task in tasks if task in done and (error := task.exception()) is not None]  # every one is looked at
+    if errors:
+        raise errors[0]

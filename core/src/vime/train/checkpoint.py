@@ -87,11 +87,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return json.loads((path / MANIFEST).read_text(encoding="utf-8"))["contents"]
 
 
-def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint, from its manifest. Call `read_manifest` first."""
-    return int(json.loads((path / MANIFEST).read_text(encoding="utf-8"))["step"])
-
-
 def problems(path: Path) -> str | None:
     """What is wrong with a checkpoint, in a line, or None. Reads every byte of it."""
     if not path.is_dir():

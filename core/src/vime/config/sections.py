@@ -40,7 +40,7 @@ class HookPathSection(Section):
     custom_generate_function_path: str | None = None
     """Function that generates for one sample: hook custom_generate."""
     custom_rm_path: str | None = None
-    """Reward function: hook custom_rm. Called with the sample, or with the group under --group-rm."""
+    """Reward function: hook custom_rm. Called with (args, sample), or with (args, samples) of a group under --group-rm."""
     dynamic_sampling_filter_path: str | None = None
     """Function that keeps or drops a group: hook dynamic_sampling_filter."""
     buffer_filter_path: str | None = None

@@ -190,6 +190,11 @@ class PluginManager:
             self._by_path[key] = load_path_function(path, hook, self.times)
         return self._by_path[key]
 
+    def path_labels(self) -> list[str]:
+        """The path functions that flags name, each with its flag's value."""
+        functions = [function for given in self._path_functions.values() for function in given]
+        return [function.label for function in [*functions, *([self._eval_function] if self._eval_function else [])]]
+
     def state_dict(self) -> dict[str, Any]:
         """A copy of the state of every plugin that has one, by plugin name: plain JSON data.
 

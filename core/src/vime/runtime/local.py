@@ -391,6 +391,7 @@ class LocalRuntime:
             self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
         self.plugins.load_state_dict(manifest["plugins"], ignore_missing=ignored)
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
+        self.console.start_scores(self.first_scores)
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
             self.saved_at = self.rollout_id
             self._forget_later_metrics()

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 def header_rows(config: RunConfig, plugins: PluginManager, run_folder: Path, resume: ResumePoint | None, *, train: bool) -> dict[str, str]:
     """What is run: model, data, plugins with versions, batch, length, folder."""
-    names = ", ".join(f"{p.name} ({p.distribution} {p.version})" if p.distribution else p.name for p in plugins.plugins)
+    names = [f"{p.name} ({p.distribution} {p.version})" if p.distribution else p.name for p in plugins.plugins]
+    names += sorted(set(plugins.path_labels()))
     model = config.hf_checkpoint
     if config.quickstart:
         model = "the quickstart model that comes with vime (choose your own with --model and --prompt-data)"
     data = ", ".join(f"{dataset.name}: {dataset.path}" for dataset in config.eval_datasets)
     if train:
         data = "arithmetic problems that come with vime" if config.quickstart else str(config.prompt_data)
-    rows = {"model": str(model), "data": data, "plugins": names or "none"}
+    rows = {"model": str(model), "data": data, "plugins": ", ".join(names) or "none"}
     if train:
         length = f"{config.num_rollout} rollouts" if config.num_rollout is not None else f"{config.num_epoch or 1} epochs"
         rows["batch"] = f"{config.rollout_batch_size} prompts x {config.n_samples_per_prompt} samples"

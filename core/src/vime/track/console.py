@@ -125,6 +125,10 @@ class Console:
             parts += [("dim", f"  {label} "), (cell.style, cell.value)]
         self._say(*parts, *tail)
 
+    def start_scores(self, scores: Mapping[str, float]) -> None:
+        """The first scores of a run that is resumed: what later evaluations are compared with."""
+        self._first_scores.update(scores)
+
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line per data set: its first score, an arrow, the score now."""
         names = evaluation_names(metrics, self._eval_names)

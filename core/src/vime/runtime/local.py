@@ -8,7 +8,6 @@ import gc
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +26,7 @@ from vime.rollout.vllm_rollout import VllmRollout
 from vime.runtime.build import build_data_source, build_eval_datasets, engine_dtype, seed_everything
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.resume import ResumePoint, find_resume_point
+from vime.runtime.step import Step
 from vime.runtime.story import header_rows, summary_rows
 from vime.runtime.third_party import quiet_third_parties
 from vime.track.console import Console
@@ -41,24 +41,6 @@ if TYPE_CHECKING:
     from vime.train.weights import WeightSync
 
 T = TypeVar("T")
-
-
-@dataclass
-class Step:
-    """One turn of the loop: the seconds its parts took, and its metrics by full key."""
-
-    number: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    engine_seconds: float = 0.0
-
-    @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] = time.perf_counter() - started
 
 
 class LocalRuntime:

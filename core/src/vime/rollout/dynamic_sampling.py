@@ -138,14 +138,12 @@ class DynamicSampling:
     async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
         """In deterministic mode all that was submitted, in that order; else what is complete, in that order."""
         tasks = [task for _, task in self.running]
-        done, pending = await asyncio.wait(
-            tasks, return_when=asyncio.FIRST_EXCEPTION if self.context.deterministic else asyncio.FIRST_COMPLETED
-        )
+        # FIRST_EXCEPTION waits for all of them unless one fails.
+        when = asyncio.FIRST_EXCEPTION if self.context.deterministic else asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait(tasks, return_when=when)
         errors = [error for task in tasks if task in done and (error := task.exception()) is not None]  # every one is looked at
         if errors:
             raise errors[0]
-        if pending and self.context.deterministic:
-            done, _ = await asyncio.wait(tasks)
         completed = [entry for entry in self.running if entry[1] in done]
         self.running = deque(entry for entry in self.running if entry[1] not in done)
         return completed

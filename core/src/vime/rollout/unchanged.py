@@ -1,0 +1,99 @@
+"""Whether a hook left alone what it was shown: the samples, field by field, and the configuration.
+
+O(tokens) a call, so a run does this under `--check-hooks` only; the contract kit always does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from vime.errors import ContractError
+from vime.rollout.reward_guard import where
+from vime.sample import Sample
+
+MAY_CHANGE: dict[str, frozenset[str]] = {
+    "custom_rm": frozenset(),
+    "shape_reward": frozenset(),
+    "dynamic_sampling_filter": frozenset(),
+    "buffer_filter": frozenset(),
+    "rollout_sample_filter": frozenset({"remove_sample"}),
+    "process_all_samples": frozenset({"metadata", "train_metadata"}),
+    "log_rollout_data": frozenset({"metadata"}),
+    "log_eval_rollout_data": frozenset({"metadata"}),
+    "post_process_rewards": frozenset(),
+    "convert_samples_to_train_data": frozenset(),
+}
+"""The fields of a sample that each hook may write. Hooks that are not listed are there to change samples."""
+
+_HINTS = {
+    "custom_rm": "return the reward, with what else is worth keeping in a dict reward; leave the sample as it is",
+    "dynamic_sampling_filter": "return a verdict only; single samples are taken out by rollout_sample_filter",
+    "rollout_sample_filter": "set sample.remove_sample = True and nothing else",
+    "process_all_samples": "look, count and log; rewards, tokens and masks are fixed here",
+}
+
+
+class Snapshot:
+    """The samples and the configuration as they were before a call."""
+
+    def __init__(self, samples: Iterable[Sample], args: Any = None) -> None:
+        self._samples = [(sample, _copy(vars(sample))) for sample in samples]
+        self._args = args
+        self._settings = _settings(args)
+
+    def changes(self, hook: str) -> list[str]:
+        """What `hook` changed and may not, as `sample 3 (group 1): response 'a' -> 'b'`."""
+        allowed = MAY_CHANGE[hook]
+        found: list[str] = []
+        for sample, before in self._samples:
+            now = vars(sample)
+            found += [
+                f"{where(sample)}: {name} {before.get(name)!r:.60} -> {now.get(name)!r:.60}"
+                for name in dict.fromkeys([*before, *now])
+                if name not in allowed and not _same(before.get(name), now.get(name))
+            ]
+        settings = _settings(self._args)
+        found += [
+            f"args.{name} {self._settings.get(name)!r:.60} -> {value!r:.60}"
+            for name, value in settings.items()
+            if not _same(self._settings.get(name), value)
+        ]
+        return found
+
+    def check(self, who: str, hook: str) -> None:
+        """Raise ContractError, naming the first change, where `hook` changed what it may only read."""
+        found = self.changes(hook)
+        if found:
+            more = f" (and {len(found) - 1} more changes)" if len(found) > 1 else ""
+            raise ContractError(
+                f"{who}: {hook} changed what it was shown: {found[0]}{more}",
+                hint=_HINTS.get(hook, "work on a copy: copy.deepcopy(sample)"),
+            )
+
+
+def _settings(args: Any) -> dict[str, Any]:
+    return {} if args is None else _copy(vars(args))
+
+
+def _copy(values: dict[str, Any]) -> dict[str, Any]:
+    """A deep copy; a value that cannot be copied is kept as it is, and only its replacement is noticed."""
+    copied: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            copied[name] = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - whatever a user's object raises when it is copied
+            copied[name] = value
+    return copied
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Equality that holds for NaN too, and that arrays answer with one verdict."""
+    if before is now:
+        return True
+    try:
+        equal = bool(before == now)
+    except Exception:  # noqa: BLE001 - arrays and tensors have no single truth value
+        equal = False
+    return equal or (type(before) is type(now) and repr(before) == repr(now))

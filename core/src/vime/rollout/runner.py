@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from vime.sample import Sample
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
     from vime.rollout.context import RolloutContext
+    from vime.rollout.dynamic_sampling import Collected
     from vime.rollout.vllm_rollout import VllmRollout
 
 BUILT_IN_PATHS = ("vime.rollout.vllm_rollout.generate_rollout", "vime.rollout.vllm_rollout:generate_rollout")
@@ -43,12 +45,12 @@ class RolloutRunner:
     def __init__(self, context: RolloutContext, built_in: VllmRollout) -> None:
         self.context, self.built_in = context, built_in
 
-    async def train(self, rollout_id: int) -> Rollout:
-        """Make the training batch of this rollout and pass it through the batch hooks."""
+    async def train(self, rollout_id: int, progress: Callable[[Collected], None] | None = None) -> Rollout:
+        """Make the training batch of this rollout and pass it through the batch hooks. `progress` sees each group that is judged."""
         config, plugins = self.context.config, self.context.plugins
         set_current_engine(self.context.engine)
         started = time.perf_counter()
-        self.built_in.last = None
+        self.built_in.last, self.built_in.progress = None, progress
         function = self._claimed(evaluation=False)
         who = "the built-in rollout" if function is None else function.label
         raw = await self.built_in.train(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=False)

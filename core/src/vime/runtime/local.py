@@ -18,10 +18,11 @@ from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
 from vime.rollout.data_source import DataSource, RolloutDataSource
+from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, count_rollouts, save_rollout
 from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.rewards import RewardScorer
-from vime.rollout.runner import Rollout, RolloutRunner
+from vime.rollout.runner import RolloutRunner
 from vime.rollout.vllm_rollout import VllmRollout
 from vime.runtime.build import build_data_source, build_eval_datasets, engine_dtype, seed_everything
 from vime.runtime.interrupts import Interrupts
@@ -66,7 +67,7 @@ class LocalRuntime:
         self.tokenizer: Any = None
         self.datasets: list[EvalDataset] = []
         self.scorer: RewardScorer
-        self.runner: RolloutRunner
+        self.runner: RolloutRunner | SavedRollouts
         self.rollout_id = 0
         self.num_rollout = 0
         self.evaluated_at: int | None = None
@@ -87,6 +88,7 @@ class LocalRuntime:
         plugins = PluginManager.load(config)
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
+        check_saved_rollouts(config)
         resume = find_resume_point(config)
         quiet_third_parties()
         console = Console(config)
@@ -127,11 +129,11 @@ class LocalRuntime:
                 from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
         with console.phase("reading the data"):
-            self.source = build_data_source(config, self.plugins, tokenizer) if train else None
-            self.datasets = build_eval_datasets(config, tokenizer)
+            self.source = build_data_source(config, self.plugins, tokenizer) if train and not config.debug_train_only else None
+            self.datasets = [] if config.debug_train_only else build_eval_datasets(config, tokenizer)
         self.num_rollout = self._planned_rollouts() if train else 0
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
-        if train:
+        if train and not config.debug_rollout_only:
             with console.phase("starting the trainer"):
                 self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins)
         if self._needs_engine:
@@ -147,8 +149,11 @@ class LocalRuntime:
                 )
             if self.trainer is not None:
                 self.weight_sync = WeightSync(config, self.trainer, self.engine)
-        context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic)  # type: ignore[arg-type]
-        self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
+        if config.debug_train_only:
+            self.runner = SavedRollouts(config)
+        else:
+            context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic)  # type: ignore[arg-type]
+            self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
         if resume is not None:
             self._restore(resume)
         self._boundary = self._state()
@@ -157,7 +162,7 @@ class LocalRuntime:
 
     @property
     def _needs_engine(self) -> bool:
-        return self.config.loss_type != "sft_loss" or bool(self.datasets)
+        return not self.config.debug_train_only and (self.config.loss_type != "sft_loss" or bool(self.datasets))
 
     def _concurrency(self) -> int:
         config = self.config
@@ -169,6 +174,8 @@ class LocalRuntime:
         config = self.config
         if config.num_rollout is not None:
             return config.num_rollout
+        if config.load_debug_rollout_data is not None:
+            return count_rollouts(config.load_debug_rollout_data)
         assert self.source is not None
         return max(1, len(self.source) * (config.num_epoch or 1) // config.rollout_batch_size)
 
@@ -267,8 +274,7 @@ class LocalRuntime:
             def show(collected: Collected) -> None:
                 progress.update(len(collected.kept), collected.drop_reasons)
 
-            self.runner.built_in.progress = show
-            rollout: Rollout = self._run(self.runner.train(self.rollout_id))
+            rollout = self._run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
         self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
@@ -279,16 +285,19 @@ class LocalRuntime:
             if stats.get("prompt_tokens"):
                 metrics["prefix_cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
         self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
+        if self.config.save_debug_rollout_data is not None:
+            save_rollout(self.config.save_debug_rollout_data, self.rollout_id, rollout.groups)
         if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
             self.tracker.log_samples(self.rollout_id, "train", rollout.groups, rollout.dropped)
         return rollout.groups
 
     def train(self, groups: list[list[Any]]) -> None:
-        """Turn the groups into a batch and take the optimizer steps of this rollout."""
+        """Turn the groups into a batch and take the optimizer steps of this rollout; with --debug-rollout-only there are none."""
         from vime.train.batch import build_train_batch
 
         self.interrupts.check()
-        assert self.trainer is not None
+        if self.trainer is None:
+            return
         batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
@@ -304,6 +313,7 @@ class LocalRuntime:
 
     def evaluate(self) -> None:
         """Evaluate all datasets and log the scores."""
+        assert isinstance(self.runner, RolloutRunner), "there is an engine where there are datasets"
         with self.console.phase("evaluating"):
             output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
@@ -341,8 +351,10 @@ class LocalRuntime:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
         self._forget_later_metrics()
         self.save()
-        path = self.run_dir.checkpoints / f"step_{self.saved_at}"
-        self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts; saved {path}; go on with --load auto")
+        saved = "; nothing to save without a trainer"
+        if self.saved_at is not None:
+            saved = f"; saved {self.run_dir.checkpoints / f'step_{self.saved_at}'}; go on with --load auto"
+        self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts{saved}")
 
     # --- state --------------------------------------------------------------------------------------------------
 

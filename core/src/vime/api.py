@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vime.engine.base import Engine, SamplingParams, current_engine
+from vime.engine.base import Engine, HttpSession, SamplingParams, current_engine, http_session
 from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
 from vime.isolation import IsolatedPool, IsolatedTimeout
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
@@ -18,6 +18,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "Generation",
+    "HttpSession",
     "IsolatedPool",
     "IsolatedTimeout",
     "PluginError",
@@ -30,5 +31,6 @@ __all__ = [
     "VimeError",
     "current_engine",
     "hookimpl",
+    "http_session",
     "rollouts",
 ]

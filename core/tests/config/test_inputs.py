@@ -136,7 +136,6 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
         ({"pipeline": "async"}, "--pipeline async"),
         ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
         ({"engines": "2"}, "--engines 2"),
-        ({"serve_engine": "0"}, "--serve-engine"),
         ({"wandb": True}, "--wandb"),
         ({"check_hooks": True}, "--check-hooks"),
         ({"rm_url": "http://judge"}, "--rm-url http://judge"),

@@ -191,9 +191,15 @@ async def generate_sample(
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
-    result = await function.acall(
-        args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
-    )
+    arguments = {
+        "args": context.config,
+        "sample": sample,
+        "sampling_params": dict(sampling_params),
+        "evaluation": evaluation,
+        "engine": context.engine,
+    }
+    # A synchronous one may block on its agent, so it gets a thread.
+    result = await function.acall(**arguments) if function.is_async else await asyncio.to_thread(function.call, **arguments)
     siblings = result if isinstance(result, list) else [result]
     if not siblings or not all(isinstance(item, Sample) for item in siblings):
         got = "an empty list" if siblings == [] else type(result).__name__

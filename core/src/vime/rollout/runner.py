@@ -48,7 +48,7 @@ class RolloutRunner:
     async def train(self, rollout_id: int, progress: Callable[[Collected], None] | None = None) -> Rollout:
         """Make the training batch of this rollout and pass it through the batch hooks. `progress` sees each group that is judged."""
         config, plugins = self.context.config, self.context.plugins
-        set_current_engine(self.context.engine)
+        set_current_engine(self.context.engine, self.context.endpoint)
         started = time.perf_counter()
         self.built_in.last, self.built_in.progress = None, progress
         function = self._claimed(evaluation=False)
@@ -78,7 +78,7 @@ class RolloutRunner:
         place of the default log. Failed rewards are counted in the metrics as in a training rollout.
         """
         config = self.context.config
-        set_current_engine(self.context.engine)
+        set_current_engine(self.context.engine, self.context.endpoint)
         self.context.scorer.take_metrics()  # what is left of a rollout that was interrupted
         function = self._claimed(evaluation=True)
         who = "the built-in evaluation" if function is None else function.label

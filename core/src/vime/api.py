@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vime.data.prompts import encode_prompt
 from vime.engine.base import Engine, HttpSession, SamplingParams, current_engine, http_session
 from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
 from vime.isolation import IsolatedPool, IsolatedTimeout
@@ -30,6 +31,7 @@ __all__ = [
     "Status",
     "VimeError",
     "current_engine",
+    "encode_prompt",
     "hookimpl",
     "http_session",
     "rollouts",

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime.data.prompts import encode_prompt
 from vime.engine.base import SamplingParams
 from vime.errors import ContractError, EngineDeadError, EngineError
 from vime.sample import Sample, Status, rollouts
@@ -117,13 +118,6 @@ class GroupResult:
             if slot.is_unfinished and not (partial and len(slot.samples) == 1):
                 slot.restart()
         return self.group
-
-
-def encode_prompt(tokenizer: Any, prompt: str | list[dict[str, Any]]) -> list[int]:
-    """Token ids of a prompt: a string as it stands, chat messages through the tokenizer's chat template."""
-    if isinstance(prompt, str):
-        return list(tokenizer.encode(prompt, add_special_tokens=False))
-    return list(tokenizer.apply_chat_template(prompt, tokenize=True, add_generation_prompt=True, return_dict=False))
 
 
 async def default_generate(context: RolloutContext, sample: Sample, sampling_params: SamplingParams) -> Sample:

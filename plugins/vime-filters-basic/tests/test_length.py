@@ -46,7 +46,7 @@ def test_nothing_to_filter():
 
 
 def test_what_was_removed_stays_removed():
-    assert removed([answer(5, remove_sample=True), answer(5)], min_tokens=1) == [[True, False]]
+    assert removed([answer(5, remove_sample=True), answer(0, remove_sample=True), answer(5)], min_tokens=1) == [[True, True, False]]
 
 
 def test_a_rollout_of_several_samples_is_one_answer():

@@ -41,7 +41,8 @@ def test_the_defaults_drop_the_extremes(rewards, reason):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "keep"), [((0.1, 0.2, 0.3), True), ((0.2 - 9e-7,), True), ((0.2 - 2e-6,), False), ((0.2 + 2e-6,), False)]
+    ("rewards", "keep"),
+    [((0.1, 0.2, 0.3), True), ((0.2 - 9e-7,), True), ((0.2 + 9e-7,), True), ((0.2 - 2e-6,), False), ((0.2 + 2e-6,), False)],
 )
 def test_bounds_are_inclusive_up_to_rounding(rewards, keep):
     assert verdict(group(*rewards), low=0.2, high=0.2).keep is keep

@@ -6,6 +6,7 @@ import inspect
 import types
 import typing
 from collections.abc import Iterable
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
@@ -75,6 +76,8 @@ def _quoted(value: Any) -> str:
 
 
 def _name(annotation: Any) -> str:
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return f"{annotation.__name__}[{', '.join(_quoted(member.value) for member in annotation)}]"
     if inspect.isclass(annotation):
         return annotation.__name__
     return str(annotation).removeprefix("typing.")

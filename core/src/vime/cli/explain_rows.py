@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vime.cli.plugin_explain import EVALUATES_ONLY, NEVER
 from vime.errors import ConfigError
 from vime.plugins.child import Announce
 from vime.plugins.hookspecs import EVAL_PATH_FLAG, HOOKS
@@ -91,7 +92,7 @@ class _Explanation:
         rows = [self._row(name) for name in HOOKS if name != "log_eval_rollout_data"]
         by_hook = {row.hook: row for row in rows}
         self._explain_reward(by_hook[ROUTED])
-        if by_hook["custom_generate"].called != "never":
+        if by_hook["custom_generate"].called != NEVER:
             by_hook["custom_generate"].notes.append("a sample's own generate_function_path goes first")
         if self.missing is not None:
             row = by_hook["generate_rollout" if self.config.loss_type == "sft_loss" else ROUTED]
@@ -128,7 +129,7 @@ class _Explanation:
             row.who = [self._who(function, info.flag) for function in functions]
         row.reason = self._not_called(hook)
         if row.reason is not None:
-            row.called = "where asked for" if row.reason.startswith("only") else "never"
+            row.called = "where asked for" if row.reason.startswith("only") else NEVER
         elif not row.who:
             row.built_in = moment.built_in
         return row
@@ -137,7 +138,7 @@ class _Explanation:
         """Why vime does not call this hook in this run, whoever has it."""
         config = self.config
         if config.num_rollout == 0:
-            return "this run evaluates only"
+            return EVALUATES_ONLY
         if config.debug_train_only and hook in ("make_data_source", "generate_rollout", "buffer_filter", *WITHIN_ROLLOUT):
             return "the rollouts are read from --load-debug-rollout-data"
         if hook == "buffer_filter" and self.plugins.claimed("make_data_source") is not None:
@@ -156,7 +157,7 @@ class _Explanation:
 
     def _explain_reward(self, row: Row) -> None:
         """Who scores a sample that names nobody itself, and what a sample may name."""
-        if row.called == "never":
+        if row.called == NEVER:
             return
         config, functions = self.config, self.resolver.functions
         others = [function.plugin for function in functions.values()]
@@ -181,7 +182,7 @@ class _Explanation:
         log = self._row("log_eval_rollout_data")
         log.phase = "evaluation"
         if not self.config.eval_datasets:
-            log.called = "never"
+            log.called = NEVER
             log.reason = "no evaluation dataset is named (--eval-prompt-data, --eval-config)"
             return [log]
         log.called, log.reason = MOMENTS["log_eval_rollout_data"].called, None
@@ -195,9 +196,20 @@ class _Explanation:
             makes.notes.append(f"datasets: {names}")
             return [makes, log]
         makes.built_in = "the samples of each dataset"
+        if self.config.num_rollout == 0:
+            makes.notes.append(f"datasets: {names}")
+            return [makes, *self._of_datasets(), log]
         makes.notes.append(f"datasets: {names}; generated and scored as in training, but for what follows")
-        different = [row for dataset in self.config.eval_datasets for row in self._dataset(dataset) if row.who != training[row.hook].who]
-        return [makes, *different, log]
+        return [makes, *(row for row in self._of_datasets() if row.who != training[row.hook].who), log]
+
+    def _of_datasets(self) -> list[Row]:
+        """Who generates, watches and scores the samples of an evaluation."""
+        rows = [row for dataset in self.config.eval_datasets for row in self._dataset(dataset)]
+        for hook in ("rollout_sample_hook", "shape_reward"):
+            functions = self.plugins.implementations(hook)
+            who = [self._who(function, HOOKS[hook].flag) for function in functions]
+            rows.append(Row("evaluation", hook, "all", MOMENTS[hook].called, who))
+        return rows
 
     def _dataset(self, dataset: EvalDatasetConfig) -> list[Row]:
         """Who generates and who scores the samples of one dataset."""
@@ -213,6 +225,7 @@ class _Explanation:
                 row.notes += [f"rm_type {dataset.rm_type}"] if dataset.rm_type else []
             elif (chosen := self.plugins.claimed(hook)) is not None:
                 row.who = [self._who(chosen, info.flag)]
+            row.built_in = None if row.who else MOMENTS[hook].built_in
             rows.append(row)
         return rows
 

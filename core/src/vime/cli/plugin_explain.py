@@ -10,13 +10,16 @@ from itertools import groupby
 from typing import Any
 
 from vime.cli.flags import parse_flags, resolve
-from vime.cli.render import printed_by_plugins, waiting_for, warn
+from vime.cli.render import printed_by_plugins, waiting_for
 from vime.plugins.child import Call, call_in_child
 from vime.plugins.discovery import discover
 from vime.plugins.manager import selected
 from vime.plugins.probe import TIMEOUT
 
 _SEVERAL = {"one": "", "agree": "all must agree", "all": "all are called"}
+EVALUATES_ONLY = "this run evaluates only"
+NEVER = "never"
+"""What rows say whose hook is not called."""
 _HOOK, _CALLED = 32, 24
 """Widths of the columns."""
 
@@ -27,12 +30,9 @@ def explain_command(words: list[str]) -> int:
     Raises what the run would be refused with. Files that the values name, such as the model, are not looked at.
     """
     parsed = parse_flags(words, switches=("json",), seconds=("import-timeout",))
-    resolved = resolve(parsed, dict(os.environ), check_files=False)
-    config, catalog = resolved.config, discover()
+    config, catalog = resolve(parsed, dict(os.environ), check_files=False).config, discover()
     for name in selected(config.plugin, config.no_plugin, catalog):
         catalog.find(name)  # what metadata can tell needs no import
-    for line in resolved.warnings:
-        warn(line)
     call = Call("vime.cli.explain_rows:explain", config, "the plugins")
     outcome = call_in_child(call, timeout=parsed.seconds.get("import-timeout", TIMEOUT), on_wait=waiting_for)
     if outcome.error is not None:
@@ -47,7 +47,8 @@ def as_text(shown: dict[str, Any]) -> str:
     """The rows by phase, with what is worth knowing about each below it."""
     enabled = "  ".join(f"{number}. {_name(who)}" for number, who in enumerate(shown["plugins"], 1))
     lines = [f"enabled, in the order of calls: {enabled or 'no plugin'}"]
-    for phase, rows in groupby(shown["hooks"], key=lambda row: row["phase"]):
+    of_this_run = [row for row in shown["hooks"] if row["reason"] != EVALUATES_ONLY]
+    for phase, rows in groupby(of_this_run, key=lambda row: row["phase"]):
         lines += ["", phase]
         for row in rows:
             lines += _row(row)
@@ -61,8 +62,9 @@ def _row(row: dict[str, Any]) -> list[str]:
         who = [f"{number}. {name}" for number, name in enumerate(who, 1)] + [f"({_SEVERAL[row['kind']]}, in this order)"]
     notes = [*row["notes"], *([row["reason"]] if row["reason"] and who else [])]
     if not who:
-        who = [f"built in: {row['built_in']}"] if row["built_in"] else ["nobody" + (f": {row['reason']}" if row["reason"] else "")]
-    head = f"  {hook:<{_HOOK}}{row['called']:<{_CALLED}}{who[0]}"
+        reason = f": {row['reason']}" if row["called"] == NEVER else ""
+        who = [f"built in: {row['built_in']}" if row["built_in"] else f"nobody{reason}"]
+    head = f"  {hook + '  ':<{_HOOK}}{row['called']:<{_CALLED}}{who[0]}"
     more = [" " * (2 + _HOOK + _CALLED) + name for name in who[1:]]
     texts = [line for note in notes for line in textwrap.wrap(note, 88, initial_indent="- ", subsequent_indent="  ")]
     return [head, *more, *(f"      {text}" for text in texts)]

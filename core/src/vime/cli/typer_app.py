@@ -9,7 +9,7 @@ from vime.cli.help import ConfiguredCommand, EvalCommand, RootGroup
 
 _EPILOG = "Without --model and --prompt-data, vime train uses a small model and data that come with it: vime train --plugin math"
 _EVAL_FILE = "docs/evaluation.md describes the file of --eval-config."
-_SHOW = "Print every value with its origin; --json prints one object."
+_SHOW = "Print every value with its origin; --json prints one object. No plugin is imported: vime plugin explain does that."
 
 
 def build_app(asked_for: str) -> typer.Typer:

@@ -126,6 +126,8 @@ def test_how_samples_are_routed_to_rewards(shop, words, chosen, called, note):
         (["--plugin", "one", "--set", "one.x=1"], "plugin 'one' (vime-zoo-one 1.0): it takes no settings", "remove them"),
         (["--custom-rm-path", "fns.mr"], "--custom-rm-path fns.mr: module fns has no 'mr'; it offers rm, keep", ""),
         (["--plugin", "one", "--lrr", "1"], "unknown flag --lrr", "did you mean --lr?"),
+        (["--plugin", "one", "--jsn"], "unknown flag --jsn", "did you mean --json?"),
+        (["one"], "vime plugin explain one: plugins are named by flags", "vime plugin explain --plugin one"),
         (["--plugin", "one", "--no-plugin", "nosuch"], "--no-plugin nosuch: there is no plugin of this name", ""),
     ],
 )
@@ -151,6 +153,12 @@ def test_a_path_function_goes_before_a_plugin(shop):
     assert who(row) == ["fns.roll by --rollout-function-path"] and len(row["notes"]) == 2
     assert who(row_of(rows, "generate_rollout", "evaluation")) == ["fns:roll by --eval-function-path"]
     assert row_of(rows, "buffer_filter")["called"] == "never" and who(row_of(rows, "make_data_source")) == ["source"]
+
+
+def test_a_function_for_evaluation_without_a_dataset(shop):
+    rows = explained(shop, "--plugin", "one", "--eval-function-path", "fns.roll")
+    row = row_of(rows, "generate_rollout", "evaluation")
+    assert (who(row), row["called"]) == (["fns.roll by --eval-function-path"], "never") and "no evaluation dataset" in row["reason"]
 
 
 def test_the_built_in_rollout_by_its_path_is_the_built_in_one(shop):

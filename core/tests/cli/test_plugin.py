@@ -89,6 +89,7 @@ def test_an_enabled_plugin_that_is_not_installed_is_said(shop):
     [
         (["--no-plugin", "nosuch"], "error: --no-plugin nosuch: there is no plugin of this name"),
         (["--prob"], "error: unknown flag --prob"),
+        (["--import-timeot", "3"], "error: unknown flag --import-timeot"),
         (["--probe", "--import-timeout", "soon"], "error: --import-timeout: expected a number of seconds above 0, got 'soon'"),
         (["--config", "none.yaml"], "error: --config none.yaml: No such file or directory"),
     ],
@@ -96,6 +97,8 @@ def test_an_enabled_plugin_that_is_not_installed_is_said(shop):
 def test_refusals_of_the_list(shop, words, message):
     done = shop.vime_here("plugin", "list", *words)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.splitlines()[0] == message
+    if "unknown flag" in message:
+        assert "did you mean --probe?" in done.stderr or "did you mean --import-timeout?" in done.stderr
 
 
 def test_probe_does_not_depend_on_the_current_directory(shop, tmp_path):

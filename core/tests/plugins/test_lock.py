@@ -89,11 +89,26 @@ def test_a_worker_must_have_exactly_the_drivers_plugins():
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "is not JSON"), ("[]", "is not a plugin lock"), ('{"format": 99}', "is not a plugin lock")]
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a plugin lock"),
+        ('{"format": 99}', "is not a plugin lock"),
+        ('{"format": 1, "vime": "0.1"}', "is not a plugin lock"),
+        ('{"format": 1, "vime": "0.1", "plugins": [{"name": "x"}], "paths": {}}', "is not a plugin lock"),
+        ('{"format": 1, "vime": "0.1", "plugins": ["x"], "paths": {}}', "is not a plugin lock"),
+        ('{"format": 1, "vime": "0.1", "plugins": [], "paths": {"custom_rm_path": null}}', "is not a plugin lock"),
+    ],
 )
 def test_a_file_that_is_no_lock(tmp_path, content, message):
     (tmp_path / "plugins.lock.json").write_text(content)
     with pytest.raises(CheckpointError, match=message):
+        read_lock(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_lock(tmp_path):
+    (tmp_path / "plugins.lock.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"plugins\.lock\.json: Is a directory"):
         read_lock(tmp_path)
 
 

@@ -141,6 +141,8 @@ class _Explanation:
             return EVALUATES_ONLY
         if config.debug_train_only and hook in ("make_data_source", "generate_rollout", "buffer_filter", *WITHIN_ROLLOUT):
             return "the rollouts are read from --load-debug-rollout-data"
+        if config.debug_rollout_only and MOMENTS[hook].phase == "training":
+            return "--debug-rollout-only has no trainer"
         if hook == "buffer_filter" and self.plugins.claimed("make_data_source") is not None:
             return "the data source is not the built-in one, and the buffer is its own"
         if hook in WITHIN_ROLLOUT and self.rollout is not None:
@@ -181,18 +183,19 @@ class _Explanation:
         """The rows of an evaluation: who makes it, and for each dataset what differs from training."""
         log = self._row("log_eval_rollout_data")
         log.phase = "evaluation"
-        if not self.config.eval_datasets:
-            log.called = NEVER
-            log.reason = "no evaluation dataset is named (--eval-prompt-data, --eval-config)"
-            return [log]
-        log.called, log.reason = MOMENTS["log_eval_rollout_data"].called, None
-        log.built_in = None if log.who else MOMENTS["log_eval_rollout_data"].built_in
         function = self._claims_rollout(evaluation=True)
         flag = "--" + EVAL_PATH_FLAG.replace("_", "-") if self.config.eval_function_path else HOOKS["generate_rollout"].flag
         makes = Row("evaluation", "generate_rollout", "one", "once an evaluation")
+        makes.who = [self._who(function, flag)] if function is not None else []
+        if not self.config.eval_datasets:
+            makes.called = log.called = NEVER
+            makes.reason = log.reason = "no evaluation dataset is named (--eval-prompt-data, --eval-config)"
+            log.built_in = None
+            return [makes, log] if self.config.eval_function_path else [log]
+        log.called, log.reason = MOMENTS["log_eval_rollout_data"].called, None
+        log.built_in = None if log.who else MOMENTS["log_eval_rollout_data"].built_in
         names = ", ".join(dataset.name for dataset in self.config.eval_datasets)
-        if function is not None:
-            makes.who = [self._who(function, flag)]
+        if makes.who:
             makes.notes.append(f"datasets: {names}")
             return [makes, log]
         makes.built_in = "the samples of each dataset"

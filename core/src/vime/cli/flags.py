@@ -9,7 +9,7 @@ from typing import Any
 
 from vime.config.kinds import kinds_of
 from vime.config.load import FIELDS, Resolved, load_config, unknown_name
-from vime.config.names import NEGATIONS, field_of, flag_of
+from vime.config.names import NEGATIONS, field_of, flag_of, nearest
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError
 
@@ -56,6 +56,9 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = (), seconds: tu
         elif name == "set":
             parsed.values.setdefault("set", []).extend(_values("--set", "plugin.key=value", rest, bool(has_value)))
         else:
+            own = nearest(name, (*switches, *seconds))
+            if own is not None and nearest(field_of(name), [*FIELDS, *switches]) not in FIELDS:
+                raise ConfigError(f"unknown flag --{name}", hint=f"did you mean --{own}?")
             _read_field(name, rest, bool(has_value), parsed.values)
     return parsed
 

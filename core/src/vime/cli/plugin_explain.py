@@ -11,6 +11,7 @@ from typing import Any
 
 from vime.cli.flags import parse_flags, resolve
 from vime.cli.render import printed_by_plugins, waiting_for
+from vime.errors import ConfigError
 from vime.plugins.child import Call, call_in_child
 from vime.plugins.discovery import discover
 from vime.plugins.manager import selected
@@ -29,6 +30,8 @@ def explain_command(words: list[str]) -> int:
 
     Raises what the run would be refused with. Files that the values name, such as the model, are not looked at.
     """
+    if words and not words[0].startswith("-"):
+        raise ConfigError(f"vime plugin explain {words[0]}: plugins are named by flags", hint=f"vime plugin explain --plugin {words[0]}")
     parsed = parse_flags(words, switches=("json",), seconds=("import-timeout",))
     config, catalog = resolve(parsed, dict(os.environ), check_files=False).config, discover()
     for name in selected(config.plugin, config.no_plugin, catalog):

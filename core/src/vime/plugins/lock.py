@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packaging.utils import canonicalize_name
 
@@ -40,11 +40,33 @@ def read_lock(directory: Path) -> dict[str, Any]:
         lock = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{directory} has no {FILE_NAME}", hint="--ignore-plugin-lock goes on without it") from error
-    except ValueError as error:
+    except OSError as error:
+        raise CheckpointError(f"{file}: {error.strerror}", hint="--ignore-plugin-lock goes on without it") from error
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}", hint="--ignore-plugin-lock goes on without it") from error
-    if not isinstance(lock, dict) or lock.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+    if not _is_lock(lock):
         raise CheckpointError(f"{file} is not a plugin lock of format {FORMAT}", hint="--ignore-plugin-lock goes on without it")
-    return lock  # pyright: ignore[reportUnknownVariableType]
+    return lock
+
+
+def _is_lock(lock: Any) -> bool:
+    """Whether it has what `compare_locks` reads."""
+    if not (isinstance(lock, dict) and lock.get("format") == FORMAT and isinstance(lock.get("vime"), str)):  # pyright: ignore[reportUnknownMemberType]
+        return False
+    plugins, paths = cast("dict[str, Any]", lock).get("plugins"), cast("dict[str, Any]", lock).get("paths")
+    return (
+        isinstance(plugins, list)
+        and isinstance(paths, dict)
+        and all(isinstance(value, list) for value in cast("dict[str, Any]", paths).values())
+        and all(_is_plugin(plugin) for plugin in cast("list[Any]", plugins))
+    )
+
+
+def _is_plugin(plugin: Any) -> bool:
+    if not isinstance(plugin, dict):
+        return False
+    given = cast("dict[str, Any]", plugin)
+    return isinstance(given.get("name"), str) and isinstance(given.get("settings"), dict) and {"distribution", "version"} <= given.keys()
 
 
 def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

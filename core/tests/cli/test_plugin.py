@@ -53,10 +53,10 @@ class Length:
 
 @pytest.fixture(scope="module")
 def shop(shared_zoo):
-    shared_zoo.add("length", FINE, target="zoo_length:Length", requires="vime>=0.1")
+    shared_zoo.add("ruler", FINE, target="zoo_ruler:Length", requires="vime>=0.1")
     shared_zoo.add("plain")
     shared_zoo.add("future", requires="vime>=99")
-    shared_zoo.add("do.t", FINE, target="zoo_length:Length")
+    shared_zoo.add("do.t", FINE, target="zoo_ruler:Length")
     return shared_zoo
 
 
@@ -69,19 +69,17 @@ def test_the_list_knows_what_a_run_enables(shop):
     file.write_text("plugin: [plain, future]\n")
     by_file = ["--config", str(file)]
     assert enabled(shop) == set()
-    assert enabled(shop, VIME_PLUGINS="Length, plain") == {"length", "plain"}
+    assert enabled(shop, VIME_PLUGINS="Ruler, plain") == {"ruler", "plain"}
     assert enabled(shop, *by_file) == {"plain", "future"}
-    assert enabled(shop, *by_file, VIME_PLUGINS="length") == {"length"}
-    assert enabled(shop, *by_file, "--plugin", "LENGTH", "do-t", VIME_PLUGINS="plain") == {"length", "do.t"}
+    assert enabled(shop, *by_file, VIME_PLUGINS="ruler") == {"ruler"}
+    assert enabled(shop, *by_file, "--plugin", "RULER", "do-t", VIME_PLUGINS="plain") == {"ruler", "do.t"}
     assert enabled(shop, *by_file, "--no-plugin", "Plain") == {"future"}
 
 
 def test_an_enabled_plugin_that_is_not_installed_is_said(shop):
-    done = shop.vime_here("plugin", "list", VIME_PLUGINS="lenght")
-    assert done.returncode == 0 and "lenght" not in done.stdout
-    assert (
-        done.stderr == "warning: plugin 'lenght' is enabled and not installed, so a run would be refused: did you mean --plugin length?\n"
-    )
+    done = shop.vime_here("plugin", "list", VIME_PLUGINS="rulr")
+    assert done.returncode == 0 and "rulr" not in done.stdout
+    assert done.stderr == "warning: plugin 'rulr' is enabled and not installed, so a run would be refused: did you mean --plugin ruler?\n"
 
 
 @pytest.mark.parametrize(
@@ -111,29 +109,29 @@ def test_probe_does_not_depend_on_the_current_directory(shop, tmp_path):
 
 
 def test_the_list_as_text(shop):
-    done = shop.vime_here("plugin", "list", "--plugin", "length")
+    done = shop.vime_here("plugin", "list", "--plugin", "ruler")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["name", "distribution", "enabled", "status", "detail"]
     (line,) = [line for line in lines if line.startswith("future")]
     assert "vime-zoo-future 1.0" in line and "incompatible" in line and "needs vime >=99" in line
-    (line,) = [line for line in lines if line.startswith("length")]
-    assert line.split() == ["length", "vime-zoo-length", "1.0", "yes", "ok"]
+    (line,) = [line for line in lines if line.startswith("ruler")]
+    assert line.split() == ["ruler", "vime-zoo-ruler", "1.0", "yes", "ok"]
     assert "\x1b" not in done.stdout
 
 
 def test_show(shop):
-    done = shop.vime_here("plugin", "show", "LENGTH")
+    done = shop.vime_here("plugin", "show", "RULER")
     assert done.returncode == 0, done.stderr
     for part in (
-        "length  (vime-zoo-length 1.0)\n  Scores by length.\n\n  Indented.\n",
-        "enable    vime train --plugin length",
-        "target    zoo_length:Length",
+        "ruler  (vime-zoo-ruler 1.0)\n  Scores by length.\n\n  Indented.\n",
+        "enable    vime train --plugin ruler",
+        "target    zoo_ruler:Length",
         f"found in  {shop.site}",
         "requires  vime >=0.1",
         "state     in every checkpoint (state_dict, load_state_dict)",
         "custom_rm(sample, args)\n      1.0 for a short answer.\n      several may be enabled: the rm_type of a sample",
         "shape_reward(sample)\n      all enabled plugins are called, in the user's order",
-        "limit: int  (at least 1, below 100, default 5)    --set length.limit=...\n      Answers above this length score nothing.",
+        "limit: int  (at least 1, below 100, default 5)    --set ruler.limit=...\n      Answers above this length score nothing.",
         "url: str  (required)",
         'how: Literal["soft", "hard"]  (default "soft")',
         "words: list[str]  (each at least 2 long, default [])",
@@ -149,7 +147,7 @@ def test_show_of_a_module_without_settings_and_state(shop):
 
 
 def test_show_as_json(shop):
-    shown = json.loads(shop.vime_here("plugin", "show", "length", "--json").stdout)
+    shown = json.loads(shop.vime_here("plugin", "show", "ruler", "--json").stdout)
     assert shown["stateful"] is True
     hook = shown["hooks"][0]
     assert (hook["name"], hook["params"], hook["kind"]) == ("custom_rm", ["sample", "args"], "one")
@@ -167,10 +165,10 @@ def test_show_as_json(shop):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["lenght"], "did you mean --plugin length?"),
-        (["vime-zoo-length"], "vime-zoo-length is a distribution; --plugin takes the names of its plugins: length"),
+        (["rulr"], "did you mean --plugin ruler?"),
+        (["vime-zoo-ruler"], "vime-zoo-ruler is a distribution; --plugin takes the names of its plugins: ruler"),
         (["future"], "pip install --upgrade vime-zoo-future vime"),
-        (["length", "--import-timeout", "0"], None),
+        (["ruler", "--import-timeout", "0"], None),
     ],
 )
 def test_refusals_of_show(shop, words, hint):

@@ -163,6 +163,7 @@ def test_a_function_for_evaluation_without_a_dataset(shop):
 
 def test_the_built_in_rollout_by_its_path_is_the_built_in_one(shop):
     rows = explained(shop, "--plugin", "roll", "--plugin", "one", "--rollout-function-path", "vime.rollout.vllm_rollout.generate_rollout")
+    assert [note.split(",")[0] for note in row_of(rows, "generate_rollout")["notes"]] == ["not called: plugin 'roll' (vime-zoo-roll 1.0)"]
     assert row_of(rows, "generate_rollout")["who"] == [] and row_of(rows, "custom_rm")["called"] == "once a sample"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -121,6 +122,19 @@ def test_an_interrupt_ends_the_child_and_slow_calls_are_named(functions, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         call_in_child(Call(f"{functions}:linger", str(tmp_path / "pid"), "the caller"), on_wait=interrupt)
     assert told[-1] == ["plugin 'x'"]
+    assert has_ended(int((tmp_path / "pid").read_text()))
+
+
+def test_a_parent_that_is_killed_takes_the_child_with_it(functions, tmp_path):
+    source = "import os, time\ndef wait(file, announce):\n    open(file, 'w').write(str(os.getpid()))\n    time.sleep(100)\n"
+    (tmp_path / "zoo_wait.py").write_text(source)
+    script = f"from vime.plugins.child import *; call_in_child(Call('zoo_wait:wait', {str(tmp_path / 'pid')!r}, 'x'))"
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 

@@ -123,7 +123,7 @@ class _Explanation:
             chosen = self.rollout if hook == "generate_rollout" else self.plugins.claimed(hook)
             row.who = [self._who(chosen, info.flag)] if chosen is not None else []
             if hook != ROUTED:
-                passed_over = [function.label for function in functions if function is not chosen]
+                passed_over = [function.label for function in functions if function is not chosen and not function.by_path]
                 row.notes += [f"not called: {label}, since {info.flag} goes first" for label in passed_over]
         else:
             row.who = [self._who(function, info.flag) for function in functions]

@@ -7,6 +7,7 @@ does there stays there, and comes back as an error that names the plugin.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import json
@@ -30,6 +31,7 @@ from vime.errors import PluginError, VimeError
 NOTICE_AFTER = 5.0
 """Seconds after which a caller is told which calls it still waits for, and again after each further one."""
 _AT_ONCE = 4
+_PR_SET_PDEATHSIG = 1
 _OUTPUT_LIMIT = 100_000
 _ARGUMENT, _ANSWER, _CURRENT, _OUTPUT = "argument.pickle", "answer.json", "current.txt", "output.txt"
 
@@ -208,6 +210,8 @@ def _traceback(error: BaseException) -> str:
 
 def main(function: str, folder: str) -> None:
     """The child's side. Leaves the answer in `folder` and ends at once: threads that a plugin started are not waited for."""
+    if sys.platform == "linux":  # a module that hangs does not outlive a parent that was killed
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     path = Path(folder)
     announce = functools.partial(_announce, path / _CURRENT)
     module, _, name = function.partition(":")

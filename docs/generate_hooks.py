@@ -26,11 +26,15 @@ WIDTH = 100
 HEAD = """\
 # Hooks
 
-Every hook of vime, in the order in which a training step meets them. This page is generated from the hook specs: `uv run python docs/generate_hooks.py`.
+Every hook of vime, in the order in which a training step meets them.
+This page is generated from the hook specs by `uv run python docs/generate_hooks.py`.
 
-A plugin implements a hook under exactly its name, with the marker `@hookimpl`, and takes any subset of its arguments, by name and in any order ([Plugins](plugins.md)).
-A path flag names one function for a hook, which is called positionally, whatever it calls its parameters ([functions by path](plugins.md#functions-by-path)).
-`args` is the configuration of the run, frozen; [Sample](sample.md) has a page of its own. In the signatures, a `Number` is a float, int or bool, a `Reward` a Number or a dict of them, a `RolloutOutput` a RolloutFnTrainOutput or RolloutFnEvalOutput.
+A plugin implements a hook under exactly its name, with the marker `@hookimpl`, and takes any subset of its arguments, by name
+and in any order ([Plugins](plugins.md)). A path flag names one function for a hook, which is called positionally, whatever it
+calls its parameters ([functions by path](plugins.md#functions-by-path)).
+
+`args` is the configuration of the run, frozen; [Sample](sample.md) has a page of its own. In the signatures a `Number` is a
+float, int or bool, a `Reward` a Number or a dict of them, a `RolloutOutput` a RolloutFnTrainOutput or a RolloutFnEvalOutput.
 
 """
 

@@ -82,19 +82,19 @@ class Converts(Recorder):
         }
 
 
+class ComputesAdvantages(Recorder):
+    @hookimpl
+    def compute_advantages(self, args, rollout_data):
+        self.saw({**locals(), "rollout_data": dict(rollout_data)})
+        rollout_data["advantages"] = rollout_data["returns"] = [[0.0] * length for length in rollout_data["response_lengths"]]
+
+
 class PostProcessesData(Recorder):
     @hookimpl
     def rollout_data_postprocess(self, args, rollout_id, rollout_data):
         self.saw({**locals(), "rollout_data": dict(rollout_data)})
         for mask in rollout_data["loss_masks"]:
             mask[1] = 0
-
-
-class ComputesAdvantages(Recorder):
-    @hookimpl
-    def compute_advantages(self, args, rollout_data):
-        self.saw({**locals(), "rollout_data": dict(rollout_data)})
-        rollout_data["advantages"] = rollout_data["returns"] = [[0.0] * length for length in rollout_data["response_lengths"]]
 
 
 class Loses(Recorder):
@@ -171,15 +171,15 @@ CASES: dict[str, Case] = {
         1,
         lambda out, args: len(args["samples"]) == ROWS and len(out.batch) == 1 and out.batch.extra == {"colour": ["red"]},
     ),
-    "rollout_data_postprocess": Case(
-        PostProcessesData,
-        1,
-        lambda out, args: args["rollout_id"] == 3 and _is_filled(args) and out.metrics["tokens"] == 2 * ROWS,
-    ),
     "compute_advantages": Case(
         ComputesAdvantages,
         1,
         lambda out, args: _is_filled(args) and out.metrics["grad_norm"] == 0.0,
+    ),
+    "rollout_data_postprocess": Case(
+        PostProcessesData,
+        1,
+        lambda out, args: args["rollout_id"] == 3 and _is_filled(args) and out.metrics["tokens"] == 2 * ROWS,
     ),
     "policy_loss": Case(
         Loses,

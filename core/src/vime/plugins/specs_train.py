@@ -76,6 +76,31 @@ class TrainSpec:
         raise NotImplementedError
 
     @hookspec
+    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None:
+        """Replaces the advantage estimator.
+
+        Called: once for each training rollout, after the log-probs are known. Not under `--loss-type sft_loss`, nor where
+        no token is trained.
+        Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; its `rewards` are those
+        of post_process_rewards.
+        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
+        each row.
+        Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
+
+        Example:
+
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def compute_advantages(rollout_data):
+        ...     rows = zip(rollout_data["rewards"], rollout_data["response_lengths"])
+        ...     rollout_data["advantages"] = rollout_data["returns"] = [[reward] * length for reward, length in rows]
+        >>> data = {"rewards": [0.5, -0.5], "response_lengths": [2, 1]}
+        >>> compute_advantages(data)
+        >>> data["advantages"]
+        [[0.5, 0.5], [-0.5]]
+        """
+
+    @hookspec
     def rollout_data_postprocess(self, args: RunConfig, rollout_id: int, rollout_data: dict[str, Any]) -> None:
         """Changes the training batch in place, when its log-probs and advantages are known.
 
@@ -99,31 +124,6 @@ class TrainSpec:
         >>> rollout_data_postprocess(data)
         >>> data["loss_masks"]
         [[1, 0]]
-        """
-
-    @hookspec
-    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None:
-        """Replaces the advantage estimator.
-
-        Called: once for each training rollout, after the log-probs are known. Not under `--loss-type sft_loss`, nor where
-        no token is trained.
-        Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; its `rewards` are those
-        of post_process_rewards.
-        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
-        each row.
-        Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
-
-        Example:
-
-        >>> from vime.api import hookimpl
-        >>> @hookimpl
-        ... def compute_advantages(rollout_data):
-        ...     rows = zip(rollout_data["rewards"], rollout_data["response_lengths"])
-        ...     rollout_data["advantages"] = rollout_data["returns"] = [[reward] * length for reward, length in rows]
-        >>> data = {"rewards": [0.5, -0.5], "response_lengths": [2, 1]}
-        >>> compute_advantages(data)
-        >>> data["advantages"]
-        [[0.5, 0.5], [-0.5]]
         """
 
     @hookspec

@@ -27,9 +27,10 @@ REWARD = HEAD + "@hookimpl\ndef custom_rm(sample): return 1.0\n"
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def refused(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """`vime train ARGS...` with a model and data that look right: its error line and hint, with exit code 2 and no run folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)  # for processes that the command may start
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (tmp_path / "tokenizer.json").write_text("{}")

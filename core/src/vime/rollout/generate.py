@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import SamplingParams
 from vime.errors import ContractError, EngineDeadError, EngineError
-from vime.rollout.hook_guards import check_distinct, check_generated
+from vime.rollout.hook_guards import Place, check_distinct, check_generated
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status, rollouts
 
@@ -193,11 +193,12 @@ async def generate_sample(
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
+    place = Place.of(sample)
     with watched(context.config, function):
         result = await function.acall(
             args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
         )
-    return check_generated(function.label, sample, result)
+    return check_generated(function.label, place, result)
 
 
 async def _generate_slot(

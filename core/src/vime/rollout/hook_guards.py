@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vime.errors import ContractError
@@ -81,65 +82,84 @@ def check_aligned(who: str, sample: Sample) -> None:
             )
 
 
-# custom_generate
+# custom_generate and rollout_sample_hook
 
 
-def check_generated(who: str, sample: Sample, result: Any) -> list[Sample]:
-    """What a custom_generate returned for `sample`: one Sample, or the siblings of one rollout (nested lists are flattened).
+@dataclass(frozen=True)
+class Place:
+    """Where a sample belongs, as it was before a hook saw it."""
 
-    Fields that say where a sample belongs are filled in where they are None, and must fit where they are not.
+    index: int | None
+    group_index: int | None
+    rollout_id: int | None
+
+    @classmethod
+    def of(cls, sample: Sample) -> Place:
+        return cls(sample.index, sample.group_index, sample.rollout_id)
+
+    def __str__(self) -> str:
+        return where(Sample(index=self.index, group_index=self.group_index))
+
+
+def check_generated(who: str, place: Place, result: Any) -> list[Sample]:
+    """What a custom_generate returned for the sample at `place`: one Sample, or the siblings of one rollout.
+
+    Nested lists are flattened. Fields that say where a sample belongs are filled in where they are None, and must fit
+    where they are not.
     """
     name = f"{who}: custom_generate"
     entries = result if isinstance(result, list | tuple) else [result]
     siblings = [item for entry in entries for item in (entry if isinstance(entry, list | tuple) else [entry])]
     if not siblings:
-        raise ContractError(f"{name} returned an empty list for {where(sample)}; expected a Sample or a list of Samples", hint=_GENERATED)
+        raise ContractError(f"{name} returned an empty list for {place}; expected a Sample or a list of Samples", hint=_GENERATED)
     for item in siblings:
         if not isinstance(item, Sample):
             got = "None" if item is None else type(item).__name__
             got = got if item is result else f"a list with {got} in it"
-            raise ContractError(f"{name} returned {got} for {where(sample)}; expected a Sample or a list of Samples", hint=_GENERATED)
+            raise ContractError(f"{name} returned {got} for {place}; expected a Sample or a list of Samples", hint=_GENERATED)
     if len(siblings) > 1:
-        _check_siblings(name, sample, siblings)
-    elif siblings[0].index not in (None, sample.index):
+        _check_siblings(name, place, siblings)
+    elif siblings[0].index not in (None, place.index):
         raise ContractError(
-            f"{name} returned sample {siblings[0].index} for {where(sample)}", hint="return the sample it was given, and leave its index"
+            f"{name} returned sample {siblings[0].index} for {place}", hint="return the sample it was given, and leave its index"
         )
     for sibling in siblings:
-        sibling.index = sample.index if sibling.index is None else sibling.index
-        sibling.group_index = sample.group_index if sibling.group_index is None else sibling.group_index
-        if sibling.group_index != sample.group_index:
+        sibling.index = place.index if sibling.index is None else sibling.index
+        sibling.group_index = place.group_index if sibling.group_index is None else sibling.group_index
+        if sibling.group_index != place.group_index:
             raise ContractError(
-                f"{name} returned a sample of group {sibling.group_index} for {where(sample)}",
+                f"{name} returned a sample of group {sibling.group_index} for {place}",
                 hint="return the sample it was given, or copies of it; leave group_index as it is",
             )
-        if sibling.status is Status.PENDING or not isinstance(sibling.status, Status):
-            got = sibling.status.value if isinstance(sibling.status, Status) else repr(sibling.status)
-            raise ContractError(
-                f"{name} left sample {sibling.index} with status {got}; expected completed or truncated",
-                hint="set sample.status after generating: Status.COMPLETED, or Status.TRUNCATED at the length limit",
-            )
-        if sibling.status in (Status.COMPLETED, Status.TRUNCATED):
-            check_aligned(name, sibling)
+        _check_status(name, sibling)
     return siblings
+
+
+def _check_status(name: str, sample: Sample) -> None:
+    if sample.status is Status.PENDING or not isinstance(sample.status, Status):
+        got = sample.status.value if isinstance(sample.status, Status) else repr(sample.status)
+        raise ContractError(
+            f"{name} left sample {sample.index} with status {got}; expected completed or truncated",
+            hint="set sample.status after generating: Status.COMPLETED, or Status.TRUNCATED at the length limit",
+        )
+    if sample.status in (Status.COMPLETED, Status.TRUNCATED):
+        check_aligned(name, sample)
 
 
 _GENERATED = "add tokens with sample.append_response_tokens, set sample.status, and return the sample"
 
 
-def _check_siblings(name: str, sample: Sample, siblings: list[Sample]) -> None:
+def _check_siblings(name: str, place: Place, siblings: list[Sample]) -> None:
     if len({id(sibling) for sibling in siblings}) < len(siblings):
-        raise ContractError(
-            f"{name} returned one Sample object several times for {where(sample)}", hint="return each once: copy.deepcopy(sample)"
-        )
+        raise ContractError(f"{name} returned one Sample object several times for {place}", hint="return each once: copy.deepcopy(sample)")
     given = {sibling.rollout_id for sibling in siblings}
     if given == {None}:
         for sibling in siblings:
-            sibling.rollout_id = sample.index
+            sibling.rollout_id = place.index
     elif len(given) > 1:
         listing = ", ".join(str(sibling.rollout_id) for sibling in siblings)
         raise ContractError(
-            f"{name} returned {len(siblings)} samples with the rollout_ids {listing} for {where(sample)}; expected one for all of them",
+            f"{name} returned {len(siblings)} samples with the rollout_ids {listing} for {place}; expected one for all of them",
             hint="the samples of one rollout share its rollout_id: leave it None, and it is filled in",
         )
 
@@ -159,22 +179,23 @@ def check_distinct(who: str, group: list[Sample], rollouts_expected: int, rollou
         )
 
 
-def check_replacement(who: str, sample: Sample, returned: Any) -> None:
-    """What a rollout_sample_hook returned in the place of `sample`: a Sample of the same place in the same group (None is filled in)."""
+def check_looked_at(who: str, place: Place, sample: Any) -> None:
+    """A sample after a rollout_sample_hook: the one that was shown, or another in its place, where None is filled in."""
     hint = "change the sample in place and return nothing"
-    if not isinstance(returned, Sample):
-        raise ContractError(
-            f"{who}: rollout_sample_hook returned {type(returned).__name__} for {where(sample)}; expected a Sample or None", hint=hint
-        )
+    if not isinstance(sample, Sample):
+        got = type(sample).__name__
+        raise ContractError(f"{who}: rollout_sample_hook returned {got} for {place}; expected a Sample or None", hint=hint)
     for name in ("index", "group_index", "rollout_id"):
-        if getattr(returned, name) is None:
-            setattr(returned, name, getattr(sample, name))
-        elif getattr(returned, name) != getattr(sample, name):
+        now, expected = getattr(sample, name), getattr(place, name)
+        if now is None:
+            setattr(sample, name, expected)
+        elif now != expected:
             raise ContractError(
-                f"{who}: rollout_sample_hook returned a Sample with {name} {getattr(returned, name)} for {where(sample)}; "
-                f"expected {getattr(sample, name)}",
+                f"{who}: rollout_sample_hook returned a Sample with {name} {now} for {place}; expected {expected}",
                 hint="return a copy of the sample, copy.copy(sample), or " + hint,
             )
+    if sample.tokens != []:  # some that never saw an engine are scored too
+        check_aligned(f"{who}: rollout_sample_hook", sample)
 
 
 # Filters

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from vime.rollout.hook_guards import check_aligned, check_replacement
+from vime.rollout.hook_guards import Place, check_looked_at
 from vime.rollout.reward_guard import (
     BadRewardError,
     RewardShape,
@@ -116,13 +116,12 @@ class RewardScorer:
             if sample.status in (Status.ABORTED, Status.FAILED) or (sample.reward is not None and getattr(sample, SCORED, False)):
                 continue
             for hook in self._sample_hooks:
+                place = Place.of(sample)
                 with watched(self.config, hook):
                     returned = await hook.acall(args=self.config, sample=sample, rollout_id=rollout_id, evaluation=scope.evaluation)
-                if returned is not None:
-                    check_replacement(hook.label, sample, returned)
-                    samples[position] = sample = returned
-                if sample.tokens != []:  # some that never saw an engine are scored too
-                    check_aligned(f"{hook.label}: rollout_sample_hook", sample)
+                sample = sample if returned is None else returned
+                check_looked_at(hook.label, place, sample)
+                samples[position] = sample
             if sample.reward is not None:
                 self._accept(sample.reward, "custom_generate", "custom_generate", sample, scope)
             fresh.append(sample)

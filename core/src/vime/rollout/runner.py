@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vime.engine.base import set_current_engine
 from vime.outputs import RolloutFnEvalOutput
@@ -32,6 +30,7 @@ from vime.sample import Sample, Status
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
     from vime.rollout.context import RolloutContext
+    from vime.rollout.dynamic_sampling import Collected
     from vime.rollout.vllm_rollout import VllmRollout
 
 BUILT_IN_PATHS = ("vime.rollout.vllm_rollout.generate_rollout", "vime.rollout.vllm_rollout:generate_rollout")
@@ -58,9 +57,11 @@ class RolloutRunner:
 
     async def train(self, rollout_id: int) -> Rollout:
         """Make the training batch of this rollout and pass it through the batch hooks."""
-        with _noted(f"in rollout {rollout_id}"):
-            rollout = await self._train(rollout_id)
-        return rollout
+        try:
+            return await self._train(rollout_id)
+        except Exception as error:
+            error.add_note(f"in rollout {rollout_id}")
+            raise
 
     async def _train(self, rollout_id: int) -> Rollout:
         config = self.context.config
@@ -72,7 +73,7 @@ class RolloutRunner:
         raw = await self.built_in.train(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=False)
         output = normalise_train_output(who, raw)
         check_train_output(config, who, output, fewer_allowed=config.on_exhausted == "underfill")
-        collected = self.built_in.last
+        collected = cast("Collected | None", self.built_in.last)  # set by the rollout, where that was the built-in one
         dropped = [] if collected is None else collected.dropped
         groups = [group for group, _ in dropped]
         await self._filter_samples(output.samples)
@@ -104,9 +105,11 @@ class RolloutRunner:
         Returns the samples, the metrics without their namespace, and whether a log_eval_rollout_data hook took the
         place of the default log. Failed rewards are counted in the metrics as in a training rollout.
         """
-        with _noted(f"in the evaluation after {rollout_id} rollouts"):
-            evaluation = await self._evaluate(rollout_id)
-        return evaluation
+        try:
+            return await self._evaluate(rollout_id)
+        except Exception as error:
+            error.add_note(f"in the evaluation after {rollout_id} rollouts")
+            raise
 
     async def _evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         config = self.context.config
@@ -195,13 +198,3 @@ class RolloutRunner:
 
 def _flat(groups: list[list[Sample]]) -> list[Sample]:
     return [sample for group in groups for sample in group]
-
-
-@contextmanager
-def _noted(where: str) -> Iterator[None]:
-    """Let what is raised inside say where that was."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(where)
-        raise

@@ -187,7 +187,7 @@ def _rows_of_plugin(hook: Any, data: Any, rollout_ids: list[int]) -> TrainBatch:
         raise ContractError(
             f"{where} returned {type(data).__name__}; expected a dict", hint=f"return a dict with the keys {', '.join(TRAIN_DATA_KEYS)}"
         )
-    missing = [key for key in TRAIN_DATA_KEYS if key not in data]
+    missing = [key for key in TRAIN_DATA_KEYS if data.get(key) is None]
     if missing:
         raise ContractError(
             f"{where} left out {', '.join(missing)}", hint=f"the keys must be {', '.join(TRAIN_DATA_KEYS)}; it returned {sorted(data)}"
@@ -203,10 +203,9 @@ def _rows_of_plugin(hook: Any, data: Any, rollout_ids: list[int]) -> TrainBatch:
     names = [f"row {row}" for row in range(count)]
 
     def integers(key: str, default: list[int] | None = None) -> list[int]:
-        values: Any = data.get(key)
-        if values is None and default is not None:
+        if default is not None and data.get(key) is None:
             return default
-        return [_integer(where, f"{key}[{row}]", value) for row, value in enumerate(values)]
+        return [_integer(where, f"{key}[{row}]", value) for row, value in enumerate(data[key])]
 
     def lists(key: str) -> list[list[Any]]:
         return [_listed(where, f"{key}[{row}]", values) for row, values in enumerate(data[key])]

@@ -64,6 +64,19 @@ def test_outside_a_rollout_there_is_none_to_run() -> None:
         asyncio.run(generate_rollout_async(None, 0, None))
 
 
+def test_a_parameter_with_a_default_receives_what_is_passed(setup_run: Any) -> None:
+    seen: list[bool] = []
+
+    def generate_rollout(args: Any, data_source: Any, evaluation: bool = False) -> Any:
+        seen.append(evaluation)
+        return made_by(lambda groups: None)(args, data_source, evaluation)
+
+    run = setup_run(generate_rollout=generate_rollout)
+    run.train()
+    run.evaluate()
+    assert seen == [False, True]
+
+
 # The current engine
 
 

@@ -99,10 +99,12 @@ class HookFunction:
         try:
             result = self._invoke(spec_kwargs)
         except BaseException as error:  # noqa: BLE001 - raised again, with a name on it
-            self._raise(error)
-        finally:
             self._times.add(self._key, time.perf_counter() - start)
-        return self._watch(result) if self.is_async else result
+            self._raise(error)
+        if self.is_async:
+            return self._watch(result)  # which counts it
+        self._times.add(self._key, time.perf_counter() - start)
+        return result
 
     async def acall(self, **spec_kwargs: Any) -> Any:
         """Call the function and await what it returns where that is awaitable. Synchronous functions run inline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from vime.errors import ContractError
@@ -35,7 +36,7 @@ def take_with_filter(
     hook = buffer_filter if isinstance(buffer_filter, HookFunction) else _as_hook(buffer_filter)
     who = f"{hook.label}, hook buffer_filter"
     try:
-        with watched(args, hook, [sample for group in before for sample in group]):
+        with watched(args, hook, chain.from_iterable(before)):
             chosen = hook.run(args=args, rollout_id=rollout_id, buffer=buffer, num_samples=num_samples)
         _check(chosen, members, num_samples, who)
         chosen = list(chosen)  # it may be the buffer itself

@@ -50,10 +50,12 @@ def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput
             f"{who}: generate_rollout returned {len(groups)} groups, expected {expected} (rollout_batch_size)",
             hint="return exactly args.rollout_batch_size groups; --on-exhausted underfill allows fewer",
         )
+    allowed = frozenset({Status.COMPLETED, Status.TRUNCATED} | ({Status.FAILED} if config.on_reward_error != "raise" else set()))
     seen: set[int] = set()
     with_log_probs = 0
     for position, group in enumerate(groups):
         where = f"{who}: group {position}"
+        maker = f"{where}: generate_rollout"
         for sample in group:
             if not isinstance(sample, Sample):
                 raise ContractError(
@@ -65,8 +67,8 @@ def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput
                     hint="return each Sample object once; copy it if it must be used again",
                 )
             seen.add(id(sample))
-            _check_sample(config, where, sample)
-            _check_reward(config, f"{where}: generate_rollout", sample)
+            _check_sample(where, sample, allowed)
+            _check_reward(config, maker, sample)
             with_log_probs += sample.rollout_log_probs is not None
         size = len(rollouts(group))
         if size != config.n_samples_per_prompt:
@@ -80,12 +82,12 @@ def check_train_output(config: RunConfig, who: str, output: RolloutFnTrainOutput
         )
 
 
-def _check_sample(config: RunConfig, where: str, sample: Sample) -> None:
-    name = f"{where}, sample {sample.index}"
-    allowed = {Status.COMPLETED, Status.TRUNCATED} | ({Status.FAILED} if config.on_reward_error != "raise" else set())
+def _check_sample(where: str, sample: Sample, allowed: frozenset[Status]) -> None:
     if sample.status not in allowed:
         got = sample.status.value if isinstance(sample.status, Status) else repr(sample.status)
-        raise ContractError(f"{name} has status {got}; expected completed or truncated", hint="set sample.status after generating")
+        raise ContractError(
+            f"{where}, sample {sample.index} has status {got}; expected completed or truncated", hint="set sample.status after generating"
+        )
     check_aligned(where, sample)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from vime.errors import ContractError
 from vime.outputs import DynamicFilterOutput
@@ -59,6 +58,19 @@ def check_returns_nothing(who: str, hook: str, result: Any, shown: Any, hint: st
 
 def check_aligned(who: str, sample: Sample) -> None:
     """Tokens, response length, mask and log-probs fit together, and the other fields have their types. O(1)."""
+    tokens, length, mask, log_probs = sample.tokens, sample.response_length, sample.loss_mask, sample.rollout_log_probs
+    fits = isinstance(tokens, list) and isinstance(length, int) and tokens and 0 <= length <= len(tokens)
+    is_typed = isinstance(sample.response, str) and isinstance(sample.metadata, dict)
+    if not (fits and is_typed and (mask is None or _size(mask) == length) and (log_probs is None or _size(log_probs) == length)):
+        _refuse_misaligned(who, sample)
+
+
+def _size(values: Any) -> int:
+    return len(values) if hasattr(values, "__len__") else -1
+
+
+def _refuse_misaligned(who: str, sample: Sample) -> NoReturn:
+    """Say which field it is that check_aligned has found."""
     for name, kind in (("tokens", list), ("response", str), ("metadata", dict)):
         value = getattr(sample, name)
         if not isinstance(value, kind):
@@ -70,23 +82,19 @@ def check_aligned(who: str, sample: Sample) -> None:
             f"{who}: {where(sample)} has {len(sample.tokens)} tokens and response_length {length!r}",
             hint="tokens are the prompt and then the response: add response tokens with sample.append_response_tokens",
         )
-    for name in ("loss_mask", "rollout_log_probs"):
-        values = getattr(sample, name)
-        if values is None:
-            continue
-        if not hasattr(values, "__len__") or len(values) != length:
-            got = f"{len(values)} entries" if hasattr(values, "__len__") else type(values).__name__
-            raise ContractError(
-                f"{who}: {name} of {where(sample)} has {got} for a response of {length} tokens",
-                hint="add response tokens with sample.append_response_tokens, which keeps them aligned",
-            )
+    mask = sample.loss_mask
+    name, values = ("rollout_log_probs", sample.rollout_log_probs) if mask is None or _size(mask) == length else ("loss_mask", mask)
+    got = type(values).__name__ if values is None or _size(values) < 0 else f"{_size(values)} entries"
+    raise ContractError(
+        f"{who}: {name} of {where(sample)} has {got} for a response of {length} tokens",
+        hint="add response tokens with sample.append_response_tokens, which keeps them aligned",
+    )
 
 
 # custom_generate and rollout_sample_hook
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a sample belongs, as it was before a hook saw it."""
 
     index: int | None
@@ -284,10 +292,16 @@ def _fixed(sample: Sample) -> tuple[Any, ...]:
     reward: Any = sample.reward
     if isinstance(reward, dict):
         reward = {key: part if isinstance(part, int | float | str) else id(part) for key, part in reward.items()}
-    lists = (
-        (id(values), len(values) if values is not None else 0) for values in (sample.tokens, sample.loss_mask, sample.rollout_log_probs)
+    tokens, mask, log_probs = sample.tokens, sample.loss_mask, sample.rollout_log_probs
+    return (
+        reward,
+        (id(tokens), len(tokens)),
+        None if mask is None else (id(mask), len(mask)),
+        None if log_probs is None else (id(log_probs), len(log_probs)),
+        sample.response_length,
+        sample.remove_sample,
+        sample.status,
     )
-    return (reward, *lists, sample.response_length, sample.remove_sample, sample.status)
 
 
 # Metrics and logs

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from vime.engine.base import set_current_engine
@@ -177,7 +178,7 @@ class RolloutRunner:
         """Let every rollout_sample_filter mark samples; groups, samples and their order must stay as they are."""
         for hook in self.context.plugins.implementations("rollout_sample_filter"):
             before, flags = shape_of(groups), flags_of(groups)
-            with watched(self.context.config, hook, _flat(groups)):
+            with watched(self.context.config, hook, chain.from_iterable(groups)):
                 result = await hook.acall(args=self.context.config, samples=groups)
             check_shape(hook.label, hook.hook, before, groups)
             hint = "set sample.remove_sample = True in place; the batch itself stays as it is"
@@ -189,7 +190,7 @@ class RolloutRunner:
         for hook in self.context.plugins.implementations("process_all_samples"):
             everything = [*kept, *dropped]
             before, fixed = shape_of(everything), Fixed(kept)
-            with watched(self.context.config, hook, _flat(everything)):
+            with watched(self.context.config, hook, chain.from_iterable(everything)):
                 result = await hook.acall(args=self.context.config, all_samples=everything, data_source=self.built_in.source)
             check_shape(hook.label, hook.hook, before, [*kept, *dropped])
             fixed.check(hook.label)

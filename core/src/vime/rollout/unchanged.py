@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError
@@ -45,16 +45,21 @@ class ChangedError(ContractError):
     """A hook changed what it may only read. Ends the run whatever `--on-reward-error` says."""
 
 
-@contextmanager
-def watched(args: Any, function: HookFunction, samples: Iterable[Sample] = ()) -> Iterator[None]:
+def watched(args: Any, function: HookFunction, samples: Iterable[Sample] = ()) -> AbstractContextManager[None]:
     """Around a call of `function`: under `--check-hooks` raise ChangedError where it changes what it may only read.
 
     A reward that runs in a worker process gets copies: it is watched there, where a change can be seen, and once more
     here for what it hands back.
     """
-    if not getattr(args, "check_hooks", False):
-        yield
-        return
+    return _compared(args, function, samples) if getattr(args, "check_hooks", False) else _UNWATCHED
+
+
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
+"""A context that does nothing: made once, since most calls need it."""
+
+
+@contextmanager
+def _compared(args: Any, function: HookFunction, samples: Iterable[Sample]) -> Iterator[None]:
     before = Snapshot(samples, args)
     yield
     before.check(function.label, function.hook)

@@ -151,6 +151,8 @@ def _checked_numbers(where: str, name: str, values: Any, names: Sequence[str]) -
         raise ContractError(
             f"{where}: {name} has {len(values)} entries, expected {len(names)} (one per sample)", hint="keep the order of the samples"
         )
+    if all(type(value) is float and math.isfinite(value) for value in values):
+        return list(values)
     for position, (value, about) in enumerate(zip(values, names, strict=True)):
         if not isinstance(value, Real) or not math.isfinite(value):
             hint = "every entry must be a finite number" + (": value.item()" if hasattr(value, "item") else "")
@@ -205,10 +207,16 @@ def _rows_of_plugin(hook: Any, data: Any, rollout_ids: list[int]) -> TrainBatch:
     def integers(key: str, default: list[int] | None = None) -> list[int]:
         if default is not None and data.get(key) is None:
             return default
-        return [_integer(where, f"{key}[{row}]", value) for row, value in enumerate(data[key])]
+        values = list(data[key])
+        if all(type(value) is int for value in values):
+            return values
+        return [_integer(where, f"{key}[{row}]", value) for row, value in enumerate(values)]
 
     def lists(key: str) -> list[list[Any]]:
-        return [_listed(where, f"{key}[{row}]", values) for row, values in enumerate(data[key])]
+        rows = list(data[key])
+        if all(type(row) is list for row in rows):
+            return [row[:] for row in rows]
+        return [_listed(where, f"{key}[{number}]", row) for number, row in enumerate(rows)]
 
     return TrainBatch(
         tokens=lists("tokens"),
@@ -242,19 +250,18 @@ def _listed(where: str, name: str, values: Any) -> list[Any]:
 def _check_rows(batch: TrainBatch, hook: Any = None) -> None:
     """Lengths within each row, once, where an error can still name the sample, and the plugin that laid out the rows."""
 
-    def refuse(message: str) -> None:
+    def refuse(row: int, message: str) -> None:
+        message = f"sample {batch.sample_indices[row]}: {message}"
         if hook is None:
             raise TrainerError(message)
-        raise ContractError(
-            f"{hook.label}: {hook.hook}: {message}",
-            hint="tokens are the prompt and then the response; masks and log-probs are over the response",
-        )
+        hint = "tokens are the prompt and then the response; masks and log-probs are over the response"
+        raise ContractError(f"{hook.label}: {hook.hook}: {message}", hint=hint)
 
     for row, tokens in enumerate(batch.tokens):
-        name, length = f"sample {batch.sample_indices[row]}", batch.response_lengths[row]
-        if not 0 <= length <= len(tokens) or (length == len(tokens) and length and any(batch.loss_masks[row])):
-            refuse(f"{name}: a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first")
-        if len(batch.loss_masks[row]) != length:
-            refuse(f"{name}: loss_mask has {len(batch.loss_masks[row])} entries for a response of {length} tokens")
+        length, mask = batch.response_lengths[row], batch.loss_masks[row]
+        if not 0 <= length <= len(tokens) or (length == len(tokens) and length and any(mask)):
+            refuse(row, f"a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first")
+        if len(mask) != length:
+            refuse(row, f"loss_mask has {len(mask)} entries for a response of {length} tokens")
         if batch.rollout_log_probs is not None and len(batch.rollout_log_probs[row]) != length:
-            refuse(f"{name}: {len(batch.rollout_log_probs[row])} rollout log-probs for a response of {length} tokens")
+            refuse(row, f"{len(batch.rollout_log_probs[row])} rollout log-probs for a response of {length} tokens")

@@ -16,23 +16,17 @@ NUM_GPUS = 0
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROLLOUTS = 3
-SHAPED = """
-from vime.api import Sample
-
-
-def leave_group_5_out(args, samples):
-    return samples[0].group_index != 5
-"""
+FILTER = "def leave_every_fourth_out(args, samples):\n    return samples[0].group_index % 4 != 1\n"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the quickstart's model whose answers are cut short now and then, and which fetches more than it needs."""
     folder = tmp_path_factory.mktemp("three")
-    (folder / "own.py").write_text(SHAPED)
+    (folder / "own.py").write_text(FILTER)
     command = [
         *("--plugin", "math", "--plugin", "nonzero-std", "--plugin", "truncated"),
-        *("--dynamic-sampling-filter-path", f"{folder}/own.py:leave_group_5_out"),
+        *("--dynamic-sampling-filter-path", f"{folder}/own.py:leave_every_fourth_out"),
         *("--rollout-batch-size", "8", "--n-samples-per-prompt", "4", "--over-sampling-batch-size", "24"),
         *("--rollout-max-response-len", "4", "--num-rollout", str(ROLLOUTS), "--dynamic-sampling-max-rounds", "40"),
         *("--skip-eval-before-train", "--sample-every", "1", "--trace-hooks", "--check-hooks", "--run-dir", str(folder / "run")),
@@ -98,7 +92,7 @@ def test_drop_reasons_are_counted_by_name(run: Path) -> None:
         assert step["samples_filtered"] == 4 * step["groups_dropped"]
         reasons.update(counts)
     assert reasons["dynamic_filter/drop_zero_std_0.0"] > 0
-    assert any("leave_group_5_out" in reason for reason in reasons) or reasons["dynamic_filter/drop_zero_std_0.0"] > 0
+    assert reasons["dynamic_filter/drop_leave_every_fourth_out"] > 0
 
 
 def test_the_rows_of_the_samples_agree_with_the_counts(run: Path) -> None:
@@ -122,7 +116,7 @@ def test_the_time_of_every_hook_is_there(run: Path) -> None:
     for step in steps:
         for key in ("math/custom_rm_ms", "nonzero-std/dynamic_sampling_filter_ms", "truncated/rollout_sample_filter_ms"):
             assert step[key] > 0
-        assert any("leave_group_5_out/dynamic_sampling_filter_ms" in key for key in step)
+        assert any("leave_every_fourth_out/dynamic_sampling_filter_ms" in key for key in step)
 
 
 def test_each_call_is_traced(run: Path) -> None:

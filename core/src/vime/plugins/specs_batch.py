@@ -94,7 +94,7 @@ class BatchSpec:
         Called: once for each training rollout, when its metrics are computed and before they are written.
         Arguments: `samples` is the flat list of trained samples; `rollout_extra_metrics` are the metrics, without the
         prefix `rollout/`; what is added to it is written too; `rollout_time` is in seconds.
-        Returns: True to skip the built-in log of this rollout, anything else to keep it.
+        Returns: True to skip the built-in log of this rollout, False or nothing to keep it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:
@@ -117,7 +117,7 @@ class BatchSpec:
         Called: once for each evaluation, when its metrics are computed and before they are written.
         Arguments: `data` is, by dataset, "rewards", "truncated" and "samples", equally long; `extra_metrics` are the metrics,
         without the prefix `eval/`; what is added to it is written too.
-        Returns: True to skip the built-in log of this evaluation, anything else to keep it.
+        Returns: True to skip the built-in log of this evaluation, False or nothing to keep it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:

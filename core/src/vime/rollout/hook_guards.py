@@ -212,7 +212,7 @@ def check_looked_at(who: str, place: Place, sample: Any) -> None:
 def check_verdict(who: str, plugin: str, verdict: Any, group: list[Sample]) -> DynamicFilterOutput:
     """A filter's verdict with a plain bool and, for a refusal, a reason that can be a part of a metric's name.
 
-    Without a reason it is `plugin`; characters that a metric's name cannot have become `_`.
+    Without a reason it is the plugin, or the name of the path function; characters that a metric's name cannot have become `_`.
     """
     name = f"{who}: dynamic_sampling_filter"
     about = f"group {group[0].group_index}" if group else "a group"
@@ -238,7 +238,7 @@ def check_verdict(who: str, plugin: str, verdict: Any, group: list[Sample]) -> D
         )
     if verdict.keep:
         return DynamicFilterOutput(keep=True)
-    word = re.sub(r"[^\w.:+-]+", "_", reason or plugin, flags=re.ASCII)[:MAX_REASON]
+    word = re.sub(r"[^\w.:+-]+", "_", reason or plugin.rpartition(":")[2], flags=re.ASCII)[:MAX_REASON]
     return DynamicFilterOutput(False, word, bool(verdict.keep_when_insufficient))
 
 

@@ -270,7 +270,8 @@ def test_after_a_refusal_the_name_is_free(install):
     manager = PluginManager()
     with pytest.raises(PluginError):
         manager.enable(discover().find("wrong"), {"rat": 2})
-    assert manager.enable(discover().find("wrong"), {"rate": 2}).settings.rate == 2
+    loaded = manager.enable(discover().find("wrong"), {"rate": 2})
+    assert loaded.settings is not None and loaded.settings.model_dump() == {"rate": 2.0}
     with pytest.raises(PluginError, match="a plugin of this name is already enabled"):
         manager.enable(discover().find("wrong"))
     assert len(manager.plugins) == len(manager.implementations("custom_rm")) == 1

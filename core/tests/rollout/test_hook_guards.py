@@ -76,7 +76,7 @@ def returning(value: Any) -> Any:
     return hook
 
 
-def log(change: Callable[[dict[str, Any]], Any]) -> Any:
+def log(change: Callable[[Any], Any]) -> Any:
     def log_rollout_data(rollout_extra_metrics: dict[str, Any]) -> Any:
         return change(rollout_extra_metrics)
 
@@ -229,13 +229,13 @@ ZOO = {
         "dynamic_sampling_filter",
         verdict(DynamicFilterOutput(keep=None)),
         "DynamicFilterOutput(keep=None) for group 1",
-        "keep=bool",  # type: ignore[arg-type]
+        "keep=bool",
     ),
     "filtered with a number as reason": Wrong(
         "dynamic_sampling_filter",
         verdict(DynamicFilterOutput(False, 0.5)),
         "gave float 0.5 as the reason for group 1",
-        "reason=",  # type: ignore[arg-type]
+        "reason=",
     ),
     "filtered and cut": Wrong(
         "dynamic_sampling_filter", in_all(lambda g: bool(g.pop())), "changed a group of 2 samples; it has 1", "verdict"
@@ -296,7 +296,7 @@ ZOO = {
         "generate_rollout",
         made(lambda g: RolloutFnTrainOutput(None)),
         "RolloutFnTrainOutput(samples=NoneType)",
-        "samples=[[",  # type: ignore[arg-type]
+        "samples=[[",
     ),
     "rolled out flat": Wrong("generate_rollout", made(lambda g: g[0]), "returned Sample as group 0", "not a flat list"),
     "rolled out too few groups": Wrong("generate_rollout", made(lambda g: g[:1]), "returned 1 groups, expected 2", "exactly args"),
@@ -314,7 +314,7 @@ ZOO = {
         "generate_rollout",
         made(lambda g: RolloutFnTrainOutput(g, {"a": "b"})),
         "the metric 'a' = str 'b'",
-        "plain number",  # type: ignore[dict-item]
+        "plain number",
     ),
     "evaluated nothing": Wrong(
         "generate_rollout", returning(None), "the evaluation returned None", "return RolloutFnEvalOutput", evaluation=True
@@ -325,6 +325,7 @@ ZOO = {
     "evaluated without samples": Wrong(
         "generate_rollout", returning({"a": {"rewards": []}}), "dataset 'a' lacks truncated, samples", "three lists", evaluation=True
     ),
+    "evaluated under a number": Wrong("generate_rollout", returning({3: {}}), "has the name 3; expected a str", "name it", evaluation=True),
     "evaluated a list": Wrong("generate_rollout", returning({"a": [1.0]}), "dataset 'a' is a list", "three lists", evaluation=True),
     "evaluated lists of two lengths": Wrong(
         "generate_rollout",
@@ -409,7 +410,7 @@ def test_numpy_bools_are_bools(setup_run: Run) -> None:
 
 def test_a_keep_without_dimensions_is_a_bool(setup_run: Run) -> None:
     numpy = pytest.importorskip("numpy")
-    run = setup_run(dynamic_sampling_filter=verdict(DynamicFilterOutput(numpy.array(False), "no")))  # type: ignore[arg-type]
+    run = setup_run(dynamic_sampling_filter=verdict(DynamicFilterOutput(numpy.array(False), "no")))
     assert run.train().metrics["dynamic_filter/drop_no"] == 1
 
 

@@ -292,7 +292,7 @@ def test_a_group_that_was_not_scored_is_an_error_and_not_a_score(setup_run: Any)
 def test_siblings_of_an_evaluation_share_no_mutable_part(setup_run: Any) -> None:
     (first, second), _ = setup_run(prompt=[{"role": "user", "content": "p"}]).dataset.groups()
     assert (first.prompt, first.label, first.metadata["list"]) == (second.prompt, second.label, second.metadata["list"])
-    first.prompt.append({"role": "assistant", "content": "x"})  # type: ignore[union-attr]
+    first.prompt.append({"role": "assistant", "content": "x"})
     first.label.append("x")
     first.metadata["list"].append("x")
     assert len(second.prompt) == len(second.label) == len(second.metadata["list"]) == 1

@@ -129,7 +129,8 @@ def test_post_process_rewards_replaces_the_baseline(make_config, make_groups):
 def test_post_process_rewards_is_guarded(make_config, make_groups, result, message):
     with pytest.raises(ContractError, match=message) as error:
         build_train_batch(make_config(), rewards_hook(lambda args, samples: result), make_groups(1, 2))
-    assert "plugin 'p' (p 1.0): post_process_rewards" in str(error.value)
+    assert "plugin 'p' (p 1.0): post_process_rewards" in str(error.value) and error.value.hint
+    assert error.value.__notes__ == ["in the training batch of rollout 0"]
 
 
 def _train_data(samples: list[Sample]) -> dict:

@@ -147,8 +147,7 @@ class HookFunction:
         try:
             return await awaitable
         except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the run stops what it no longer needs: no fault of the function
             self._raise(error)
         finally:

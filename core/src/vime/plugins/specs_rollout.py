@@ -175,8 +175,8 @@ class RolloutSpec:
 
         Called: once for each sample; under --group-rm once for each group, with `samples`, if the function takes that.
         Synchronous functions run in worker processes (--reward-isolation), `async def` on the event loop.
-        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata`; `samples` is the group, and
-        None for a single sample.
+        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata`, of which only `metadata`
+        may be written to; `samples` is the group, and None for a single sample.
         Returns: a finite number or a bool, or a dict of them with the same keys for every sample (--reward-key names the
         one to train on). With `samples`: a list of these, one for each sample, in order.
         Several plugins: the rm_type of a sample chooses by plugin name (--rm-type, or `rm_type` in a row's metadata).

@@ -23,7 +23,7 @@ def take_first(buffer: list[Group], num_samples: int) -> list[Group]:
 
 
 def take_with_filter(
-    buffer_filter: Callable[..., Any], args: Any, rollout_id: int | None, buffer: list[Group], num_samples: int
+    buffer_filter: Callable[..., Any] | HookFunction, args: Any, rollout_id: int | None, buffer: list[Group], num_samples: int
 ) -> list[Group]:
     """Let a buffer filter choose, check its answer, and remove what it chose if it did not.
 

@@ -115,6 +115,9 @@ def normalise_eval_output(who: str, output: Any) -> RolloutFnEvalOutput:
     if output.metrics is not None:
         check_metrics(who, "generate_rollout", output.metrics)
     for name, data in output.data.items():
+        if not isinstance(name, str):
+            hint = "name it as in args.eval_datasets: the name is a part of the metrics' names"
+            raise ContractError(f"{who}: an evaluation dataset has the name {name!r:.80}; expected a str", hint=hint)
         _check_eval_data(f"{who}: evaluation dataset {name!r}", data)
         for reward, sample in zip(data["rewards"], data["samples"], strict=True):
             if not isinstance(sample, Sample):

@@ -65,6 +65,14 @@ def build_train_batch(config: Any, plugins: Any, groups: list[list[Sample]], *, 
     `convert_samples_to_train_data(args, samples) -> dict`, each replacing the built-in one. Raises ContractError, with
     the plugin's name, for a result of the wrong length or with numbers that are not finite.
     """
+    try:
+        return _build(config, plugins, groups, rollout_id)
+    except Exception as error:
+        error.add_note(f"in the training batch of rollout {rollout_id}")
+        raise
+
+
+def _build(config: Any, plugins: Any, groups: list[list[Sample]], rollout_id: int) -> TrainBatch:
     samples = [sample for group in groups for sample in group]
     if not samples:
         raise TrainerError(

@@ -34,7 +34,16 @@ async def index_parity(args: Any, sample: Sample) -> float:
 class Setup:
     """A runner on FakeEngine over eight prompts, with an evaluation dataset `held-out` of two prompts; one plugin a hook."""
 
-    def __init__(self, tmp_path: Path, *, prompt: Any = "p", reward: Any = index_parity, **hooks_and_options: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        prompt: Any = "p",
+        reward: Any = index_parity,
+        latency: float = 0.0,
+        failure_rate: float = 0.0,
+        **hooks_and_options: Any,
+    ) -> None:
         hooks = {name: value for name, value in hooks_and_options.items() if callable(value) or isinstance(value, list)}
         options = {name: value for name, value in hooks_and_options.items() if name not in hooks}
         path = tmp_path / "prompts.jsonl"
@@ -48,15 +57,17 @@ class Setup:
                 module = ModuleType(hook)
                 setattr(module, hook, hookimpl(function))
                 self.plugins.add(module, name=f"{hook}-{number}")
-        self.engine = FakeEngine()
+        self.engine = FakeEngine(latency=latency, failure_rate=failure_rate)
         self.source = build_data_source(self.config, self.plugins, FakeTokenizer())
-        context = RolloutContext(self.config, self.engine, self.plugins, RewardScorer(self.config, self.plugins), deterministic=True)
+        context = RolloutContext(
+            self.config, self.engine, self.plugins, RewardScorer(self.config, self.plugins), deterministic=latency == 0
+        )
         rows = load_dataset(dataset.path, tokenizer=FakeTokenizer(), input_key="input", label_key="label", metadata_key="metadata")
         self.dataset = EvalDataset(self.config.eval_datasets[0], rows)
         self.runner = RolloutRunner(context, VllmRollout(context, self.source, [self.dataset]))
 
-    def train(self) -> Any:
-        return asyncio.run(asyncio.wait_for(self.runner.train(0), 30))
+    def train(self, rollout_id: int = 0) -> Any:
+        return asyncio.run(asyncio.wait_for(self.runner.train(rollout_id), 30))
 
     def evaluate(self) -> Any:
         return asyncio.run(asyncio.wait_for(self.runner.evaluate(0), 30))

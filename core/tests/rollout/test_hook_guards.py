@@ -459,6 +459,56 @@ def test_the_counts_of_a_rollout_function_add_up(setup_run: Run) -> None:
     assert [metrics[key] for key in ends] == [2, 1, 1]
 
 
+OUT = ("samples_trained", "removed_samples", "samples_filtered", "samples_to_buffer", "samples_aborted", "samples_failed", "samples_stale")
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.002])
+@pytest.mark.parametrize("options", [{}, {"partial_rollout": True}, {"max_staleness": 1}])
+@pytest.mark.parametrize("fan_out", [False, True])
+def test_every_sample_ends_in_one_counted_place(setup_run: Run, latency: float, options: dict[str, Any], fan_out: bool) -> None:
+    calls = 0
+
+    async def custom_rm(sample: Sample) -> float:
+        nonlocal calls
+        calls += 1
+        if calls % 13 == 0:
+            raise ValueError("now and then")
+        return float(sample.group_index or 0) % 3 if fan_out else float((sample.index or 0) % 2)
+
+    async def custom_generate(sample: Sample, sampling_params: Any, engine: Any) -> Any:
+        sample.tokens = sample.tokens or [1, 2]
+        made = await engine.generate(sample.tokens, sampling_params)
+        sample.append_response_tokens(tokens=made.token_ids, log_probs=made.log_probs)
+        sample.status = Status.ABORTED if made.finish_reason == "abort" else Status.COMPLETED
+        is_two = sample.status is Status.COMPLETED and (sample.index or 0) % 3 == 0
+        return [sample, copy.deepcopy(sample)] if is_two else sample
+
+    def rollout_sample_filter(samples: list[list[Sample]]) -> None:
+        samples[0][0].remove_sample = True
+
+    def dynamic_sampling_filter(samples: list[Sample]) -> bool:
+        return samples[0].group_index is not None and samples[0].group_index % 4 != 1
+
+    hooks: dict[str, Any] = {"dynamic_sampling_filter": dynamic_sampling_filter, "rollout_sample_filter": rollout_sample_filter}
+    hooks |= {"custom_generate": custom_generate} if fan_out else {}
+    run = setup_run(
+        **hooks,
+        reward=custom_rm,
+        latency=latency,
+        failure_rate=0.1,
+        on_reward_error="drop",
+        over_sampling_batch_size=7,
+        generation_retries=0,
+        dynamic_sampling_max_rounds=50,
+        **options,
+    )
+    for rollout_id in range(6):
+        run.source.weight_version = rollout_id
+        metrics = run.train(rollout_id).metrics
+        came_in = metrics["samples_generated"] + metrics["samples_from_buffer"]
+        assert came_in == sum(metrics[key] for key in OUT)
+
+
 def test_a_function_that_gives_a_coroutine_is_awaited(setup_run: Run) -> None:
     async def later(args: Any, data_source: Any) -> Any:
         return made(lambda groups: groups)(args, data_source)

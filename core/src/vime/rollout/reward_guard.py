@@ -28,6 +28,8 @@ def where(sample: Sample) -> str:
 
 def check_number(value: object, who: str, what: str, sample: Sample) -> float:
     """`value` as a float: a finite real number, a numpy scalar, or a bool as 0 or 1. Raises BadRewardError otherwise."""
+    if type(value) is float and math.isfinite(value):
+        return value
     if any(cls.__module__ == "numpy" and cls.__name__ == "generic" for cls in type(value).__mro__):
         value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, numbers.Real):
@@ -123,7 +125,8 @@ def check_siblings(samples: list[Sample]) -> None:
         if any(reward != rewards[0] for reward in rewards):
             raise ContractError(
                 f"the samples of rollout {siblings[0].rollout_id} (group {siblings[0].group_index}) have different rewards: {rewards}",
-                hint="set sample.reward on all of them in custom_generate: it is the reward of the whole rollout",
+                hint="set sample.reward on all of them in custom_generate: it is the reward of the whole rollout; "
+                "a shape_reward has to add the same to each of them",
             )
 
 

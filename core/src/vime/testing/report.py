@@ -16,6 +16,8 @@ class CheckResult:
     status: CheckStatus
     message: str = ""
     hint: str = ""
+    output: str = ""
+    """What the plugin printed, logged and warned of during a check that failed."""
 
 
 @dataclass(frozen=True)
@@ -44,4 +46,5 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The public form of `vime plugin check --json`."""
-        return {"target": self.target, "passed": self.passed, "checks": [dict(vars(result)) for result in self.checks]}
+        checks = [{"id": each.id, "status": each.status, "message": each.message, "hint": each.hint} for each in self.checks]
+        return {"target": self.target, "passed": self.passed, "checks": checks}

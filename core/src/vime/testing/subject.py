@@ -14,6 +14,7 @@ from vime.plugins.hookspecs import HOOKS
 from vime.plugins.manager import HookFunction, PluginManager
 from vime.plugins.paths import resolve_path
 from vime.plugins.validation import is_marked
+from vime.testing.checks.base import SubjectKind
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Subject:
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Configuration that every check of this target runs with, by field name."""
     catalog: Catalog | None = None
+
+    @property
+    def kind(self) -> SubjectKind:
+        """Whether this is an installed plugin, an object at hand, or a function by path."""
+        return "package" if self.entry is not None else "path" if self.path is not None else "object"
 
     def config(self, **overrides: Any) -> RunConfig:
         """The configuration of a run that enables this target, with `args` and then `overrides` over the defaults."""
@@ -66,6 +72,10 @@ class Subject:
         (plugin,) = self.load().plugins
         return [hook for hook in HOOKS if hook in plugin.hooks]
 
+    def hooks_by_declaration(self) -> list[str]:
+        """The hooks that are known without loading the target: that of a function by path."""
+        return [self.path_hook] if self.path_hook is not None else []
+
     def function(self, hook: str, manager: PluginManager | None = None) -> HookFunction:
         """The target's function for `hook`, from `manager` or freshly loaded."""
         return (manager or self.load()).implementations(hook)[0]
@@ -85,19 +95,29 @@ def find_subject(
     PluginError for a name or path that fits nothing, and where the hook of a function cannot be told.
     """
     settings, args = settings or {}, args or {}
+    if inspect.isroutine(target):
+        target = _path_of(target)
     if not isinstance(target, str):
         name = getattr(target, "__qualname__", None) or target.__name__
         return Subject(name, obj=target, settings=settings, args=args)
-    if ":" not in target and "." not in target:
-        catalog = catalog or discover()
-        named = catalog.named(target)
-        if not named:
-            raise catalog.unknown(target)
+    catalog = catalog or discover()
+    named = catalog.named(target)
+    if named:
         return Subject(target, entry=named[0], settings=settings, args=args, catalog=catalog)
+    if ":" not in target and "." not in target:
+        raise catalog.unknown(target)
     obj = resolve_path(target, target)
     if inspect.ismodule(obj) or (inspect.isclass(obj) and hook is None and any(is_marked(value) for value in vars(obj).values())):
         return Subject(target, obj=obj, settings=settings, args=args)
     return Subject(target, path=target, path_hook=_hook_of(obj, hook, target), args=args)
+
+
+def _path_of(function: Callable[..., Any]) -> str:
+    """The path by which a flag would name this function."""
+    path = f"{function.__module__}:{function.__qualname__}"
+    if "<" in function.__qualname__:
+        raise PluginError(f"{path}: a function that is made inside another one cannot be named by a flag", hint="define it at module level")
+    return path
 
 
 def _hook_of(function: Callable[..., Any], hook: str | None, target: str) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import HookFunction, PluginManager
     from vime.testing.subject import Subject
+
+SubjectKind = Literal["package", "object", "path"]
+"""An installed plugin, a plugin module or class that was handed over, or a function by path."""
+EVERY_KIND: frozenset[SubjectKind] = frozenset({"package", "object", "path"})
 
 
 class CheckFailed(Exception):
@@ -79,6 +83,8 @@ class Check:
     """The hook whose implementations are checked; None for the package itself."""
     run: Callable[[Bench], None]
     """Returns for a pass. CheckFailed, CheckSkipped and VimeError end it otherwise; any other exception is the plugin's and a failure."""
+    kinds: frozenset[SubjectKind] = EVERY_KIND
+    """The kinds of subject that it makes sense for; others do not get it at all."""
 
     @property
     def doc(self) -> str:

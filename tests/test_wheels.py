@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -30,20 +29,6 @@ def run(*command: str | Path, cwd: Path, expect: int = 0, **env: str) -> subproc
     done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False)
     assert done.returncode == expect, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
-
-
-@pytest.fixture(scope="module")
-def uv() -> str:
-    found = os.environ.get("UV") or shutil.which("uv")
-    assert found, "uv is needed to build the wheels: pip install uv"
-    return found
-
-
-@pytest.fixture(scope="module")
-def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    run(uv, "build", "--all-packages", "--wheel", "--out-dir", folder, cwd=ROOT)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +87,6 @@ def printed_commands(section: str) -> str:
     found = re.search(rf"^## {section}$.*?^```bash\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert found, f"docs/install.md has no commands under {section!r}"
     return found[1]
-
-
-@pytest.fixture
-def as_printed(uv: str, wheels: Path) -> dict[str, str]:
-    """An environment in which `uv` is found by name and finds the wheels of this tree as if they were published."""
-    return {"PATH": f"{Path(uv).parent}{os.pathsep}{os.environ['PATH']}", "UV_FIND_LINKS": str(wheels)}
 
 
 def test_the_light_install_commands_work(as_printed: dict[str, str], tmp_path: Path) -> None:

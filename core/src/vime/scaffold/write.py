@@ -25,6 +25,8 @@ def new_package(name: str, kind: Kind, parent: Path, catalog: Catalog) -> Path:
     check_name(name, catalog)
     folder = parent / name
     files = package_files(derive_names(name, kind), kind)
+    if parent.exists() and not parent.is_dir():
+        raise ConfigError(f"{parent} is not a folder", hint="name a folder that can be written to: --dir DIR")
     try:
         if os.path.lexists(folder) and not _is_empty_folder(folder):
             raise ConfigError(

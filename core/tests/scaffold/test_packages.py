@@ -1,0 +1,58 @@
+"""Every kind of package passes, as it is written: its own CI file, the linters as they come, and the contract checks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vime.scaffold.kinds import KINDS
+
+NUM_GPUS = 0
+
+
+def run(*words: str, cwd: Path, env: dict[str, str]) -> str:
+    done = subprocess.run([sys.executable, "-m", *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)} in {cwd.name} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def commands_of_ci(package: Path) -> list[list[str]]:
+    """What the CI file of the package runs in its environment, without `uv run`."""
+    (job,) = yaml.safe_load((package / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"].values()
+    lines = [step["run"] for step in job["steps"] if "run" in step]
+    return [line.removeprefix("uv run ").split() for line in lines if line.startswith("uv run ")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_package_passes_its_own_ci(kind: str, workshop: Any) -> None:
+    package = workshop.packages[kind]
+    commands = commands_of_ci(package)
+    assert [words[0] for words in commands] == ["ruff", "ruff", "pyright", "pytest", "vime"]
+    for words in commands[:-1]:
+        run(*words, cwd=package, env=workshop.environment)
+    assert commands[-1] == ["vime", "plugin", "check", package.name], "which has a test of its own, below"
+
+
+def test_the_linters_agree_without_configuration_too(workshop: Any) -> None:
+    run("ruff", "check", "--isolated", ".", cwd=workshop.root, env=workshop.environment)
+    run("ruff", "format", "--isolated", "--check", ".", cwd=workshop.root, env=workshop.environment)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plugin_passes_every_check(kind: str, workshop: Any) -> None:
+    package = workshop.packages[kind]
+    report = json.loads(run("vime", "plugin", "check", package.name, "--json", cwd=package, env=workshop.environment))
+    assert report["passed"]
+    statuses = [check["status"] for check in report["checks"]]
+    assert statuses.count("pass") > 5
+    assert "xfail" not in statuses
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

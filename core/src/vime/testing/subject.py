@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError, PluginError
 from vime.plugins.discovery import Catalog, PluginEntry, discover, nearest
@@ -114,7 +116,7 @@ def find_subject(
     imported in a process of their own first, for `timeout` seconds at most. Raises PluginError for a name or path that
     fits nothing, and where the hook of a function cannot be told.
     """
-    settings, args = settings or {}, args or {}
+    settings, args = settings or {}, _checked_args(args or {})
     if not isinstance(target, str):
         return _handed_over(target, hook, settings, args)
     catalog = catalog or discover()
@@ -126,6 +128,20 @@ def find_subject(
     if ":" not in target and "." not in target:
         raise catalog.unknown(target)
     return _by_path(target, hook, settings, args, catalog, timeout)
+
+
+def _checked_args(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`args`, once every name and value of it is one that a configuration takes."""
+    for name in args:
+        if name not in RunConfig.model_fields:
+            near = nearest(name, RunConfig.model_fields)
+            raise ConfigError(f"args: there is no configuration field {name!r}", hint=f"did you mean {near!r}?" if near else None)
+    try:
+        RunConfig(**args)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"args: {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}") from None
+    return args
 
 
 def _handed_over(target: Any, hook: str | None, settings: Mapping[str, Any], args: Mapping[str, Any]) -> Subject:
@@ -158,7 +174,7 @@ def _by_path(
         return Subject(path, path=path, path_hook=known, args=args, imported=imported)
     with contextlib.redirect_stdout(io.StringIO()):
         obj = resolve_path(path, label)
-    if inspect.ismodule(obj) or (inspect.isclass(obj) and hook is None and any(is_marked(value) for value in vars(obj).values())):
+    if inspect.ismodule(obj) or (inspect.isclass(obj) and any(is_marked(inspect.getattr_static(obj, name)) for name in dir(obj))):
         return Subject(path, obj=obj, settings=settings, args=args, catalog=catalog, imported=imported)
     _refuse_settings(path, settings)
     return Subject(path, path=path, path_hook=_hook_of(obj, hook, path), args=args, catalog=catalog, imported=imported)

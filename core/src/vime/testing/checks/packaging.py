@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,11 +18,14 @@ from pydantic import BaseModel, ValidationError
 
 from vime.errors import PluginError
 from vime.plugins.discovery import PluginEntry, plugin_label
-from vime.plugins.loading import build_settings, load_target, settings_class
+from vime.plugins.loading import build_settings, load_target, members, settings_class
 from vime.plugins.settings import Settings
 from vime.plugins.validation import check_hooks
 from vime.testing.checks.base import EVERY_KIND, Bench, Check, SubjectKind, fail, skip
 from vime.testing.importing import Imported, import_alone
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 IMPORT_SECONDS = 0.3
 """Processor time that importing an entry module may take, and time that it may spend waiting."""
@@ -60,17 +63,19 @@ def entry_point(bench: Bench) -> None:
 def metadata(bench: Bench) -> None:
     """The metadata has a version, a summary, the Python versions, a licence and a description."""
     entry = _entry(bench)
-    found = _distribution(entry).metadata
+    found = cast("Message", _distribution(entry).metadata)
     origin = f"{entry.distribution} {entry.version}"
     try:
         Version(found["Version"] or "")
     except InvalidVersion:
         fail(f"{origin}: its version {found['Version']!r} is not one that pip understands", 'version = "0.1.0" under [project]')
-    licence = (
-        found.get("License-Expression") or found.get("License") or any("License ::" in line for line in found.get_all("Classifier") or ())
-    )
-    text = found.get("Description") or _body(found)
-    there = {"Summary": found.get("Summary"), "Requires-Python": found.get("Requires-Python"), "licence": licence, "description": text}
+    classified = any(line.startswith("License ::") for line in found.get_all("Classifier") or ())
+    there: dict[str, Any] = {
+        "Summary": found.get("Summary"),
+        "Requires-Python": found.get("Requires-Python"),
+        "licence": found.get("License-Expression") or found.get("License") or classified,
+        "description": found.get("Description") or _body(found),
+    }
     missing = [name for name, value in there.items() if not value or value == "UNKNOWN"]
     if missing:
         lines = ", ".join(_PROJECT_LINES[name] for name in missing)
@@ -240,9 +245,9 @@ def _distribution(entry: PluginEntry) -> importlib.metadata.Distribution:
     return skip(f"the metadata of {entry.distribution} is not in a directory")
 
 
-def _body(found: Any) -> str:
+def _body(found: Message) -> str:
     """The text below the headers of a METADATA file, where the readme is."""
-    payload = found.get_payload() if hasattr(found, "get_payload") else ""
+    payload: Any = found.get_payload()
     return payload.strip() if isinstance(payload, str) else ""
 
 
@@ -332,7 +337,7 @@ def _near(value: Any) -> list[Any]:
 
 def _visible(obj: Any) -> dict[str, str]:
     """The plain data that an instance can reach in itself, its classes and its module, by a name to show."""
-    found = {f"the attribute {name}": _shown(value) for name, value in vars(obj).items()} if hasattr(obj, "__dict__") else {}
+    found = {f"the attribute {name}": _shown(value) for name, value in members(obj).items()}
     for holder in type(obj).__mro__:
         if holder.__module__ in sys.stdlib_module_names or holder is object:
             continue

@@ -53,7 +53,7 @@ def check(
 
     Raises PluginError where nothing answers to `target` or its hook cannot be told, ConfigError for check ids that do not exist.
     """
-    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog)
+    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog, timeout=timeout)
     session = Session(
         subject,
         hooks=None if hook is None else (hook,),
@@ -98,7 +98,7 @@ class Session:
             implemented, error = _in_thread(self.subject.hooks, self.timeout, f"loading {self.subject.target}")
         if error is not None:
             self._refused = error if isinstance(error, VimeError) else PluginError(f"loading it raised {describe(error)}{_place(error)}")
-            return {None, *(self.hooks or self.subject.hooks_by_declaration())}
+            return {None, *(self.hooks or ()), *([self.subject.path_hook] if self.subject.path_hook else [])}
         missing = [hook for hook in self.hooks or () if hook not in implemented]
         if missing:
             raise PluginError(f"{self.subject.target} does not implement {missing[0]}", hint="it implements " + ", ".join(implemented))

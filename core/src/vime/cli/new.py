@@ -35,32 +35,26 @@ def new_plugin(
 
 def next_commands(folder: Path, module: Path, name: str, train: str) -> list[str]:
     """What the author does next, as lines for the shell that the command was run in."""
-    vime = _program("vime")
+    prefix = "" if _is_first_on_path() else f"{shlex.quote(sys.executable)} -m "
     return [
         f"cd {shlex.quote(str(folder))}",
-        _install_command(),
+        _install_command(prefix),
         f"# edit {module.relative_to(folder)} where it says EDIT ME",
-        f"{vime} plugin check {name}",
-        _program("pytest"),
-        f"{vime} train {train}",
+        f"{prefix}vime plugin check {name}",
+        f"{prefix}pytest",
+        f"{prefix}vime train {train}",
     ]
 
 
-def _install_command() -> str:
+def _is_first_on_path() -> bool:
+    """Whether the shell finds this environment's scripts by their names, those too that are not installed yet."""
+    found = shutil.which("python")
+    return found is not None and Path(found).parent == Path(sys.executable).parent
+
+
+def _install_command(prefix: str) -> str:
     """The line that installs the package of the current folder, editable, with what its tests need, into this environment."""
     if shutil.which("uv"):
         python = "" if os.environ.get("VIRTUAL_ENV") == sys.prefix else f" --python {shlex.quote(sys.executable)}"
         return f"uv pip install -e . --group dev{python}"
-    return f"{_python()} -m pip install -e . 'vime[testing]'"
-
-
-def _program(name: str) -> str:
-    """How a script of this environment is called from the user's shell: by name where that finds it, else through Python."""
-    found = shutil.which(name)
-    is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
-    return name if is_ours else f"{_python()} -m {name}"
-
-
-def _python() -> str:
-    found = shutil.which("python")
-    return "python" if found == sys.executable else shlex.quote(sys.executable)
+    return f"{prefix}pip install -e . 'vime[testing]'"

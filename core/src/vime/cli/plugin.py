@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from packaging.utils import canonicalize_name
 
+from vime.cli.check import check_plugin
 from vime.plugins.discovery import Catalog, PluginEntry, Status, discover
 from vime.plugins.probe import Probe, probe_all
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vime.plugins.validation import CheckedHook
 
 plugin_app = typer.Typer(name="plugin", help="List and show plugins.", no_args_is_help=True)
+plugin_app.command("check")(check_plugin)
 
 
 @dataclass(frozen=True)

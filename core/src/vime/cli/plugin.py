@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from packaging.utils import canonicalize_name
 
+from vime.cli.check import check_plugin
 from vime.cli.new import new_plugin
 from vime.plugins.discovery import Catalog, PluginEntry, Status, discover
 from vime.plugins.probe import Probe, probe_all
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vime.plugins.validation import CheckedHook
 
 plugin_app = typer.Typer(name="plugin", help="List and show plugins.", no_args_is_help=True)
+plugin_app.command("check")(check_plugin)
 plugin_app.command("new")(new_plugin)
 
 

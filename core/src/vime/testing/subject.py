@@ -201,7 +201,7 @@ def _hook_of(function: Any, hook: str | None, target: str) -> str:
     choices = fitting or [info.name for info in HOOKS.values() if info.path_flag]
     raise PluginError(
         f"{target}: which hook is this function for?",
-        hint=("its arguments fit " if fitting else "none fits its arguments; there are ") + ", ".join(f"--hook {each}" for each in choices),
+        hint=("its arguments fit --hook " if fitting else "none is called with its arguments; there are --hook ") + " | ".join(choices),
     )
 
 

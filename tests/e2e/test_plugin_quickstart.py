@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -125,6 +126,37 @@ def test_the_edited_reward_teaches_the_model(session: Session) -> None:
     scores = re.search(r"^heldout: (\S+) -> (\S+)", session.printed[-1], flags=re.MULTILINE)
     assert scores, session.printed[-1]
     assert float(scores[2]) - float(scores[1]) >= 0.1
+
+
+KINDS = ("reward", "filter", "buffer-filter", "sample-filter", "rollout", "generate", "post-process")
+
+
+def test_a_plugin_of_every_kind_trains_unedited(session: Session, as_printed: dict[str, str], tmp_path: Path) -> None:
+    """All of them in one run, each from its package."""
+    lines = [f"source {session.folder}/.venv/bin/activate"]
+    lines += [f"vime plugin new my-{kind} --kind {kind}" for kind in KINDS]
+    lines.append("uv pip install " + " ".join(f"./my-{kind}" for kind in KINDS))
+    enabled = " ".join(f"--plugin my-{kind}" for kind in KINDS)
+    lines.append(f"vime train {enabled} --over-sampling-batch-size 24 --num-rollout 3 --run-dir run")
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(lines)],
+        cwd=tmp_path,
+        env=as_printed,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics: dict[str, float] = {}
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        metrics |= json.loads(line)
+    assert metrics["rollout/raw_reward"] > 0.2
+    assert metrics["rollout/different_responses"] > 1, "the rollout"
+    assert metrics["rollout/dynamic_filter/drop_no_spread"] >= 0, "the filter"
+    used = {key.removeprefix("hooks/").removesuffix("_ms") for key in metrics if key.startswith("hooks/")}
+    hooks = ("custom_rm", "dynamic_sampling_filter", "buffer_filter", "rollout_sample_filter", "generate_rollout", "custom_generate")
+    assert {f"my-{kind}/{hook}" for kind, hook in zip(KINDS, (*hooks, "post_process_rewards"), strict=True)} <= used
 
 
 if __name__ == "__main__":

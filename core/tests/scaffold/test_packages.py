@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from vime.plugins.discovery import Catalog
 from vime.scaffold.kinds import KINDS
+from vime.scaffold.naming import LONGEST
+from vime.scaffold.write import new_package
 
 NUM_GPUS = 0
 
@@ -56,9 +59,12 @@ def test_all_packages_are_well_typed_as_their_ci_files_ask(workshop: Any) -> Non
     assert report["summary"]["filesAnalyzed"] == 3 * len(folders)
 
 
-def test_the_linters_agree_without_configuration_too(workshop: Any) -> None:
-    run("ruff", "check", "--isolated", ".", cwd=workshop.root, env=workshop.environment)
-    run("ruff", "format", "--isolated", "--check", ".", cwd=workshop.root, env=workshop.environment)
+@pytest.mark.parametrize("name", ["x", "x" * LONGEST, "vime-" + "x" * (LONGEST - 5)])
+def test_the_linters_agree_whatever_the_name_and_the_configuration(name: str, workshop: Any, tmp_path: Path) -> None:
+    folders = [new_package(name, kind, tmp_path / kind.name, Catalog((), "0")) for kind in KINDS.values()]
+    for configuration in (["--isolated"], ["--config", str(folders[0] / "pyproject.toml")]):
+        run("ruff", "check", *configuration, ".", cwd=tmp_path, env=workshop.environment)
+        run("ruff", "format", *configuration, "--check", ".", cwd=tmp_path, env=workshop.environment)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,9 +29,11 @@ def tree(folder: Path) -> set[str]:
 def test_it_writes_a_package_and_prints_what_comes_next(here, capsys, monkeypatch) -> None:
     bin_folder = Path(sys.executable).parent
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    monkeypatch.setattr("vime.cli.new.TRAINING", ("torch", "no_such_module"))
     (here / "bin").mkdir()
-    (here / "bin" / "uv").write_text("#!/bin/sh\n")
-    (here / "bin" / "uv").chmod(0o755)
+    for program in ("uv", "nvidia-smi"):
+        (here / "bin" / program).write_text("#!/bin/sh\n")
+        (here / "bin" / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_folder}:{here / 'bin'}")
     assert main(["plugin", "new", "word-count", "--kind", "reward"]) == 0
     assert tree(here / "word-count") == {
@@ -46,25 +48,33 @@ def test_it_writes_a_package_and_prints_what_comes_next(here, capsys, monkeypatc
         "tests/test_contract.py",
     }
     assert capsys.readouterr().out.splitlines() == [
-        "word-count: a reward that works as it is. Next:",
+        "word-count: a plugin of the kind reward, which works as it is. Next:",
         "",
         "  cd word-count",
         "  uv pip install -e . --group dev",
         "  # edit src/vime_word_count/reward.py where it says EDIT ME",
         "  vime plugin check word-count",
         "  pytest",
+        "  uv pip install 'vime[gpu]'",
         "  vime train --plugin word-count",
     ]
+
+
+def test_what_can_train_already_is_not_asked_for_more(here, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("vime.cli.new.TRAINING", ("json",))
+    assert main(["plugin", "new", "word-count", "--kind", "reward"]) == 0
+    assert "vime[" not in capsys.readouterr().out.partition("pytest")[2]
 
 
 def test_the_printed_commands_name_the_environment_that_is_not_active(here, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setattr("vime.cli.new.TRAINING", ("json",))
     assert main(["plugin", "new", "word-count", "--kind", "filter", "--dir", "my plugins"]) == 0
     python = shlex.quote(sys.executable)
     assert capsys.readouterr().out.splitlines()[2:] == [
         "  cd 'my plugins/word-count'",
-        f"  {python} -m pip install -e . 'vime[testing]'",
+        f"  {python} -m pip install -e . 'vime[testing]' vime-rm-math",
         "  # edit src/vime_word_count/filter.py where it says EDIT ME",
         f"  {python} -m vime plugin check word-count",
         f"  {python} -m pytest",

@@ -6,19 +6,27 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vime.config.extras import TRAINING, fitting_extra, install_command
 from vime.plugins.discovery import discover
+
+if TYPE_CHECKING:
+    from vime.scaffold.kinds import Kind
 
 
 def new_plugin(
-    name: Annotated[str, typer.Argument(help="The name that --plugin will take, and the folder that is written. Example: word-count.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="What --plugin will take, and the folder that is written. Example: word-count.")
+    ],
     kind: Annotated[
         str | None,
-        typer.Option(help="reward, filter, buffer-filter, sample-filter, rollout, generate or post-process."),
+        typer.Option(metavar="KIND", help="reward, filter, buffer-filter, sample-filter, rollout, generate or post-process."),
     ] = None,
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to put the folder; made where it is missing.")] = Path(),
 ) -> None:
@@ -28,21 +36,23 @@ def new_plugin(
 
     chosen = find_kind(kind)
     folder = new_package(name, chosen, directory, discover())
-    package = next((folder / "src").iterdir())
-    lines = next_commands(folder, package / f"{chosen.module}.py", name, chosen.train.format(name=name))
-    sys.stdout.write(f"{folder}: a {chosen.name} that works as it is. Next:\n\n" + "".join(f"  {line}\n" for line in lines))
+    lines = next_commands(folder, name, chosen)
+    sys.stdout.write(f"{folder}: a plugin of the kind {chosen.name}, which works as it is. Next:\n\n" + "".join(f"  {line}\n" for line in lines))
 
 
-def next_commands(folder: Path, module: Path, name: str, train: str) -> list[str]:
-    """What the author does next, as lines for the shell that the command was run in."""
+def next_commands(folder: Path, name: str, kind: Kind) -> list[str]:
+    """What the author does next, as lines for the shell that the command was run in. Each works as it stands."""
     prefix = "" if _is_first_on_path() else f"{shlex.quote(sys.executable)} -m "
+    (package,) = (folder / "src").iterdir()
+    can_train = all(find_spec(module) is not None for module in TRAINING)
     return [
         f"cd {shlex.quote(str(folder))}",
-        _install_command(prefix),
-        f"# edit {module.relative_to(folder)} where it says EDIT ME",
+        _install_command(prefix, kind.companions),
+        f"# edit src/{package.name}/{kind.module}.py where it says EDIT ME",
         f"{prefix}vime plugin check {name}",
         f"{prefix}pytest",
-        f"{prefix}vime train {train}",
+        *([] if can_train else [install_command(fitting_extra())]),
+        f"{prefix}vime train {kind.train.format(name=name)}",
     ]
 
 
@@ -52,9 +62,9 @@ def _is_first_on_path() -> bool:
     return found is not None and Path(found).parent == Path(sys.executable).parent
 
 
-def _install_command(prefix: str) -> str:
-    """The line that installs the package of the current folder, editable, with what its tests need, into this environment."""
-    if shutil.which("uv"):
-        python = "" if os.environ.get("VIRTUAL_ENV") == sys.prefix else f" --python {shlex.quote(sys.executable)}"
-        return f"uv pip install -e . --group dev{python}"
-    return f"{prefix}pip install -e . 'vime[testing]'"
+def _install_command(prefix: str, companions: Sequence[str]) -> str:
+    """The line that installs the package of the current folder, editable, with what its tests and its training need."""
+    if shutil.which("uv") is None:
+        return " ".join([f"{prefix}pip install -e .", "'vime[testing]'", *companions])
+    python = [] if os.environ.get("VIRTUAL_ENV") == sys.prefix else ["--python", shlex.quote(sys.executable)]
+    return " ".join(["uv pip install -e . --group dev", *companions, *python])

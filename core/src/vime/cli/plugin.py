@@ -12,8 +12,6 @@ from vime.cli.new import new_plugin
 from vime.plugins.probe import TIMEOUT
 
 plugin_app = typer.Typer(name="plugin", help="List, show, explain, check and write plugins.", no_args_is_help=True)
-plugin_app.command("check")(check_plugin)
-plugin_app.command("new")(new_plugin)
 
 
 @plugin_app.callback()
@@ -42,3 +40,7 @@ def show_plugin(
 @plugin_app.command("explain", cls=ExplainCommand)
 def explain_plugins() -> None:
     """Show who is called by one training step, in order. Takes all flags of vime train and imports the plugins they name."""
+
+
+plugin_app.command("check")(check_plugin)
+plugin_app.command("new")(new_plugin)

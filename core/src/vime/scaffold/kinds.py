@@ -21,8 +21,15 @@ class Kind:
     """What the package says it is, without a full stop; `{name}` is the plugin's name."""
     about: str
     """A sentence or two for the README: what the plugin does as it is written."""
+    setting: str = ""
+    """An example for `--set`, where the plugin has settings: `truncated=-0.5`."""
     train: str = "--plugin math --plugin {name}"
     """The flags of `vime train` with which the plugin takes part in a run of the quickstart model."""
+
+    @property
+    def companions(self) -> list[str]:
+        """Distributions that `train` needs beside the plugin's own."""
+        return ["vime-rm-math"] if "--plugin math" in self.train else []
 
     @property
     def module(self) -> str:
@@ -42,23 +49,25 @@ KINDS: dict[str, Kind] = {
             "reward",
             "custom_rm",
             "RewardContract",
-            "The reward {name} of vime",
+            "The reward {name} for vime",
             "A response is worth 1.0 where its answer is the label, else 0.0. "
             "The answer is the content of the last `\\boxed{}`, or the whole response where there is none.",
+            setting="truncated=-0.5",
             train="--plugin {name}",
         ),
         Kind(
             "filter",
             "dynamic_sampling_filter",
             "FilterContract",
-            "The group filter {name} of vime",
+            "The group filter {name} for vime",
             "Groups whose rewards are all the same are dropped, and other prompts take their place.",
+            setting="min_spread=0.1",
         ),
         Kind(
             "buffer-filter",
             "buffer_filter",
             "BufferFilterContract",
-            "The buffer filter {name} of vime",
+            "The buffer filter {name} for vime",
             "Of the groups that wait in the buffer, those with the most tokens go first. "
             "With `--over-sampling-batch-size` there are surplus groups for it.",
             train="--plugin math --plugin {name} --over-sampling-batch-size 24",
@@ -67,28 +76,29 @@ KINDS: dict[str, Kind] = {
             "sample-filter",
             "rollout_sample_filter",
             "SampleFilterContract",
-            "The sample filter {name} of vime",
+            "The sample filter {name} for vime",
             "Empty and very long responses are left out of the loss; they stay in their groups.",
+            setting="max_tokens=1024",
         ),
         Kind(
             "rollout",
             "generate_rollout",
             "RolloutContract",
-            "The rollout {name} of vime",
+            "The rollout {name} for vime",
             "The built-in rollout, with the metric `rollout/different_responses`: how many different responses a group has.",
         ),
         Kind(
             "generate",
             "custom_generate",
             "GenerateContract",
-            "The generation {name} of vime",
+            "The generation {name} for vime",
             "One response to each prompt, and the place where a tool call would go.",
         ),
         Kind(
             "post-process",
             "post_process_rewards",
             "PostProcessContract",
-            "The reward shaping {name} of vime",
+            "The reward shaping {name} for vime",
             "Rewards are trained as their distance from the mean of their group.",
         ),
     )

@@ -52,7 +52,9 @@ def package_files(names: Names, kind: Kind) -> dict[str, str]:
         "contract": kind.contract,
         "description": kind.description.format(name=names.plugin),
         "about": kind.about,
-        "train": train_command(names.plugin, kind),
+        "install": " ".join([names.distribution, *kind.companions]),
+        "train": f"vime train {kind.train.format(name=names.plugin)}",
+        "settings": f"prints its settings; set one with `--set {names.plugin}.{kind.setting}`" if kind.setting else "describes it",
         "bounds": version_bounds(vime_version()),
     }
     sources = {
@@ -67,11 +69,6 @@ def package_files(names: Names, kind: Kind) -> dict[str, str]:
     }
     files = {path: Template((TEMPLATES / source).read_text(encoding="utf-8")).substitute(values) for path, source in sources.items()}
     return {**files, f"src/{names.package}/py.typed": ""}
-
-
-def train_command(plugin: str, kind: Kind) -> str:
-    """The command that trains the quickstart model with the plugin."""
-    return f"vime train {kind.train.format(name=plugin)}"
 
 
 def _write_in_one_step(files: dict[str, str], folder: Path) -> None:

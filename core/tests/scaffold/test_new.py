@@ -94,11 +94,8 @@ def test_the_metadata_is_complete_and_nothing_is_left_to_fill_in(kind, here) -> 
     assert f"class {target.partition(':')[2]}:" in module.read_text()
     assert module.read_text().count("EDIT ME") == 1
     readme = (here / "word-count" / "README.md").read_text()
-    for line in (
-        "pip install vime-word-count",
-        f"vime train {KINDS[kind].train.format(name='word-count')}",
-        "vime plugin check word-count",
-    ):
+    install = " ".join(["pip install vime-word-count", *KINDS[kind].companions])
+    for line in (install, f"vime train {KINDS[kind].train.format(name='word-count')}", "vime plugin check word-count"):
         assert f"\n{line}\n" in readme
     for path in (here / "word-count").rglob("*"):
         if path.is_file():

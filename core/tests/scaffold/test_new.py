@@ -69,7 +69,7 @@ def test_what_can_train_already_is_not_asked_for_more(here, capsys, monkeypatch)
 def test_the_printed_commands_name_the_environment_that_is_not_active(here, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    monkeypatch.setattr("vime.cli.new.TRAINING", ("json",))
+    monkeypatch.setattr("vime.cli.new.TRAINING", ("no_such_module",))
     assert main(["plugin", "new", "word-count", "--kind", "filter", "--dir", "my plugins"]) == 0
     python = shlex.quote(sys.executable)
     assert capsys.readouterr().out.splitlines()[2:] == [
@@ -78,6 +78,8 @@ def test_the_printed_commands_name_the_environment_that_is_not_active(here, caps
         "  # edit src/vime_word_count/filter.py where it says EDIT ME",
         f"  {python} -m vime plugin check word-count",
         f"  {python} -m pytest",
+        f"  {python} -m pip install uv",
+        f"  echo 'torch==2.13.*' | {python} -m uv pip install 'vime[cpu]' --override - --python {python}",
         f"  {python} -m vime train --plugin math --plugin word-count",
     ]
 

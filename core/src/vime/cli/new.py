@@ -37,23 +37,34 @@ def new_plugin(
     chosen = find_kind(kind)
     folder = new_package(name, chosen, directory, discover())
     lines = next_commands(folder, name, chosen)
-    sys.stdout.write(f"{folder}: a plugin of the kind {chosen.name}, which works as it is. Next:\n\n" + "".join(f"  {line}\n" for line in lines))
+    sys.stdout.write(
+        f"{folder}: a plugin of the kind {chosen.name}, which works as it is. Next:\n\n" + "".join(f"  {line}\n" for line in lines)
+    )
 
 
 def next_commands(folder: Path, name: str, kind: Kind) -> list[str]:
     """What the author does next, as lines for the shell that the command was run in. Each works as it stands."""
     prefix = "" if _is_first_on_path() else f"{shlex.quote(sys.executable)} -m "
     (package,) = (folder / "src").iterdir()
-    can_train = all(find_spec(module) is not None for module in TRAINING)
     return [
         f"cd {shlex.quote(str(folder))}",
         _install_command(prefix, kind.companions),
         f"# edit src/{package.name}/{kind.module}.py where it says EDIT ME",
         f"{prefix}vime plugin check {name}",
         f"{prefix}pytest",
-        *([] if can_train else [install_command(fitting_extra())]),
+        *_commands_before_training(prefix),
         f"{prefix}vime train {kind.train.format(name=name)}",
     ]
+
+
+def _commands_before_training(prefix: str) -> list[str]:
+    """The lines that install what trains, where it is missing. uv alone can do that on the CPU, so it comes first."""
+    if all(find_spec(module) is not None for module in TRAINING):
+        return []
+    command = install_command(fitting_extra())
+    if shutil.which("uv") is not None:
+        return [command]
+    return [f"{prefix}pip install uv", command.replace("uv pip", f"{prefix}uv pip")]
 
 
 def _is_first_on_path() -> bool:

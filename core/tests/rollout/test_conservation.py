@@ -174,7 +174,7 @@ class Run:
             self.check_counts(rollout.metrics)
             assert built_in.last is not None
             self.end("trained", rollout.groups)
-            self.end("filtered", [group for group, _ in rollout.dropped])
+            self.end("filtered", [group for group, reason in rollout.dropped if reason != "failed"])
             self.end("failed", built_in.last.failed)
             self.check_stale(before, rollout.metrics)
             self.engine.update_weights([], rollout_id + 1)

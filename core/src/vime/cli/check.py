@@ -247,12 +247,15 @@ def _own_terminal() -> Generator[_Terminal]:
         with contextlib.suppress(OSError, ValueError):
             if original.fileno() == 1:
                 out, is_real = os.fdopen(os.dup(saved[0]), "w", encoding=original.encoding, errors=original.errors), True
+        examples = os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", folder)  # and not a folder where the command is run
         with stray.open("ab") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         try:
             yield _Terminal(out, is_real, stray)
         finally:
+            if examples == folder:
+                del os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]
             if is_real:
                 out.close()
             for number, copy in zip((1, 2), saved, strict=True):

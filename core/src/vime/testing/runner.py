@@ -96,6 +96,8 @@ class Session:
     expected_failures: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Collection[str] | None = None
     timeout: float = TIMEOUT
+    known: tuple[Check, ...] = ALL_CHECKS
+    """The checks to choose from."""
     checks: tuple[Check, ...] = ()
     """What there is to run, in order."""
     _refused: VimeError | None = None
@@ -104,10 +106,11 @@ class Session:
     """By hook, the check that did not end."""
 
     def __post_init__(self) -> None:
-        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in ALL_CHECKS])
+        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in self.known])
         wanted = self._implemented()
-        fitting = [each for each in ALL_CHECKS if each.hook in wanted and self.subject.kind in each.kinds]
-        self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
+        fitting = [each for each in self.known if each.hook in wanted and self.subject.kind in each.kinds]
+        if self._refused is None:
+            self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
         self.checks = tuple(each for each in fitting if self.only is None or each.id in self.only)
 
     def _implemented(self) -> set[str | None]:

@@ -220,7 +220,7 @@ def instances_are_apart(bench: Bench) -> None:
 
 
 def state_round_trips(bench: Bench) -> None:
-    """state_dict() goes through JSON and load_state_dict() gives it back."""
+    """The state goes through JSON, and load_state_dict() gives it back."""
     _usable_target(bench)
     first, second = _loaded(bench), _loaded(bench)
     state = first.state_dict()

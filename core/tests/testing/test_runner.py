@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import subprocess
 import sys
 import time
 import warnings
@@ -91,6 +93,13 @@ def test_whatever_a_plugin_raises_is_a_failure_with_its_place(kind) -> None:
     assert result(body).message == f"raised {kind.__name__}: boom (test_runner.py:{line})"
 
 
+def test_the_place_is_the_last_line_of_the_plugin_itself() -> None:
+    def body(bench):
+        json.loads("{")
+
+    assert result(body).message.endswith(f"(test_runner.py:{body.__code__.co_firstlineno + 1})")
+
+
 def test_of_a_group_of_exceptions_the_first_is_shown() -> None:
     def body(bench):
         try:
@@ -118,6 +127,29 @@ def test_a_hang_fails_in_time_says_where_and_spares_the_rest_of_the_hook() -> No
     assert results[1].message.startswith("did not end within 0.3 s; it is at test_runner.py:")
     assert results[1].message.endswith("in hangs")
     assert results[2].message == "not run, because reward-hangs did not end"
+
+
+def test_a_hang_in_an_executor_does_not_keep_python_from_its_exit() -> None:
+    code = """
+import asyncio, time
+from vime.api import hookimpl
+from vime.testing.checks.base import Check
+from vime.testing.runner import Session
+from vime.testing.subject import find_subject
+
+class Plugin:
+    @hookimpl
+    async def custom_rm(self, sample):
+        return 1.0
+
+def hangs(bench):
+    asyncio.run(asyncio.wait_for(asyncio.to_thread(time.sleep, 3600), None))
+
+session = Session(find_subject(Plugin), known=(Check("reward-it", "custom_rm", hangs),), timeout=0.3)
+print(session.run(session.checks[0]).message)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith("did not end within 0.3 s")
 
 
 def test_an_expected_failure_is_no_failure_and_must_fail() -> None:

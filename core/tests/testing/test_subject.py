@@ -25,6 +25,9 @@ def my_reward(sample):
 def score(args, sample, **kwargs):
     return 1.0
 
+def default(args, sample, threshold=0.5):
+    return 1.0
+
 def choose(args, rollout_id, buffer, num_samples):
     return buffer[:num_samples]
 
@@ -62,7 +65,7 @@ def file(tmp_path):
 
 def test_an_installed_name_comes_before_a_path(install) -> None:
     module = install("dotted.name", "from vime.api import hookimpl\n@hookimpl\ndef custom_rm(sample):\n    return 1.0\n")
-    subject = find_subject("Dotted_Name")
+    subject = find_subject("dotted.name")
     assert subject.kind == "package" and subject.entry is not None and subject.entry.target == module
     assert subject.hooks() == ["custom_rm"]
 
@@ -89,6 +92,9 @@ def test_a_function_without_a_hook_gets_those_that_its_arguments_fit(file) -> No
     with pytest.raises(PluginError) as caught:
         find_subject(f"{file}:score")
     assert "custom_rm | " in str(caught.value.hint) and "buffer_filter" not in str(caught.value.hint)
+    with pytest.raises(PluginError) as caught:
+        find_subject(f"{file}:default")
+    assert {"custom_rm", "generate_rollout"} <= set(str(caught.value.hint).removeprefix("its arguments fit --hook ").split(" | "))
     with pytest.raises(PluginError) as caught:
         find_subject(f"{file}:odd")
     assert str(caught.value.hint).startswith("none is called with its arguments; there are --hook make_data_source | ")

@@ -77,7 +77,7 @@ def outcomes(folder: Path, *options: str) -> tuple[dict[str, str], str]:
 def run(request, tmp_path_factory) -> tuple[dict[str, str], str]:
     folder = tmp_path_factory.mktemp("contracts")
     (folder / "test_contract.py").write_text(MODULE)
-    return outcomes(folder, f"--import-mode={request.param}")
+    return outcomes(folder, f"--import-mode={request.param}", "-o", "python_classes=Test* *Contract")
 
 
 def test_each_check_is_a_test_and_tests_of_the_author_run_too(run) -> None:

@@ -227,7 +227,7 @@ IMPORT_ZOO = (
         "it seeds the random numbers of the whole run",
         "zoo-seed",
         "package-import-harmless",
-        "importing it seeds or uses the random numbers of the module `random`",
+        "importing it seeds the random numbers of the module `random`",
         source="import random\nrandom.seed(0)\n" + GOOD,
     ),
     WrongPackage(

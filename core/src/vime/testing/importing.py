@@ -94,15 +94,17 @@ def main(order: str) -> None:
     """The child's side: imports, and writes what it saw as JSON. Ends without running what the plugin left for the exit."""
     asked = json.loads(order)
     sys.path[:] = asked["sys_path"]
-    import vime.api  # what every plugin imports: its time is not the plugin's
+    import vime.api
+    import vime.plugins.paths
 
-    assert vime.api
-    watch = _HeavyWatch(asked["target"])
+    assert vime.api and vime.plugins.paths  # imported here, so that their time is not the plugin's
+    own = _Own(asked["target"])
+    watch, seeded = _HeavyWatch(own), _watch_seed(own)
     sys.meta_path.insert(0, watch)
     before, clock = _state(), _Clock()
     error, unknown = _load(asked)
     busy, idle = clock.read()
-    effects = _effects(before, _state())
+    effects = _effects(before, _state()) + seeded
     answer = {
         "error": error and [error.message, error.hint],
         "unknown": unknown,
@@ -154,31 +156,56 @@ def _in_line() -> float:
         return 0.0
 
 
-class _HeavyWatch:
-    """First in sys.meta_path: notes who imports a heavy library, also where it is not installed and the plugin goes on without."""
+class _Own:
+    """Which code is the plugin's own: that of its file, or of the package that its entry point is in."""
 
     def __init__(self, target: str) -> None:
-        self.found: list[str] = []
-        self._seen: set[str] = set()
         file = target.rpartition(":")[0]
         self._file = Path(file).resolve() if file.endswith(".py") else None
         self._package = target.partition(":")[0].partition(".")[0]
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None) -> None:
-        if name in HEAVY and name not in self._seen and sys._getframe(2).f_code.co_name in _FROM_IMPORT:  # pyright: ignore[reportPrivateUsage]
-            self._seen.add(name)
-            self.found.append(name + self._line())
+    def has(self, frame: types.FrameType) -> bool:
+        """Whether this frame runs the plugin's own code."""
+        if self._file is not None:
+            return Path(frame.f_code.co_filename) == self._file
+        return str(frame.f_globals.get("__name__", "")).partition(".")[0] == self._package
 
-    def _line(self) -> str:
-        """` in file.py:3`: the innermost line of the plugin itself on the way here."""
-        frame: types.FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    def line(self, frame: types.FrameType | None) -> str:
+        """` in file.py:3`: the innermost line of the plugin on the way to `frame`."""
         while frame is not None:
-            file = Path(frame.f_code.co_filename)
-            of_package = str(frame.f_globals.get("__name__", "")).partition(".")[0] == self._package
-            if file == self._file or (self._file is None and of_package):
-                return f" in {file.name}:{frame.f_lineno}"
+            if self.has(frame):
+                return f" in {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+
+class _HeavyWatch:
+    """First in sys.meta_path: notes who imports a heavy library, also where it is not installed and the plugin goes on without."""
+
+    def __init__(self, own: _Own) -> None:
+        self.found: list[str] = []
+        self._own = own
+        self._seen: set[str] = set()
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None) -> None:
+        caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        if name in HEAVY and name not in self._seen and caller.f_code.co_name in _FROM_IMPORT:
+            self._seen.add(name)
+            self.found.append(name + self._own.line(caller))
+
+
+def _watch_seed(own: _Own) -> list[str]:
+    """Note when the plugin itself seeds `random`. Libraries draw from it and seed it at import too, which is not the plugin's doing."""
+    found: list[str] = []
+    seed = random.seed
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        if own.has(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            found.append("seeds the random numbers of the module `random`")
+        seed(*args, **kwargs)
+
+    random.seed = watched
+    return found
 
 
 def _state() -> dict[str, Any]:
@@ -188,7 +215,6 @@ def _state() -> dict[str, Any]:
         "directory": str(Path.cwd()),
         "signals": {each.name: signal.getsignal(each) for each in signal.Signals if each not in (signal.SIGKILL, signal.SIGSTOP)},
         "logging": (list(logging.root.handlers), logging.root.level, logging.root.manager.disable),
-        "random": random.getstate(),
         "ignores all": any(rule[0] == "ignore" and rule[1] is None and rule[2] is Warning and rule[3] is None for rule in warnings.filters),
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "streams": (id(sys.stdout), id(sys.stderr), id(sys.excepthook)),
@@ -217,7 +243,6 @@ _SAYINGS: dict[str, Callable[[Any, Any], list[str]]] = {
     "directory": lambda old, new: [f"changes the working directory to {new}"],
     "signals": lambda old, new: [f"replaces the handler of {name}" for name in _changed(old, new)],
     "logging": lambda old, new: ["configures the root logger"],
-    "random": lambda old, new: ["seeds or uses the random numbers of the module `random`"],
     "ignores all": lambda old, new: ["silences all warnings"],
     "builtins": lambda old, new: [f"replaces the builtin {name}" for name in _changed(old, new)],
     "streams": lambda old, new: ["replaces sys.stdout, sys.stderr or sys.excepthook"],

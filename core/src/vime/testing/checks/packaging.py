@@ -144,7 +144,7 @@ def imports_quietly(bench: Bench) -> None:
 
 
 def imports_harmlessly(bench: Bench) -> None:
-    """Importing it changes nothing else in the process: no environment, signals, logging, random numbers or builtins."""
+    """Importing it changes nothing else in the process: no environment, signals, logging, seeds or builtins."""
     imported = _imported(bench)
     if imported.effects:
         fail(f"importing it {imported.effects[0]}", "every run that has it installed would get this; do it inside a hook, or not at all")

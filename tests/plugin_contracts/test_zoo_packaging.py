@@ -64,7 +64,7 @@ def test_a_file_that_kills_its_process_fails_a_check(tmp_path: Path) -> None:
     file = tmp_path / "deadly.py"
     file.write_text("import os\nos._exit(7)\ndef custom_rm(args, sample):\n    return 1.0\n")
     report = check(f"{file}:custom_rm")
-    assert report["package-import"].message == f"--custom-rm-path {file}:custom_rm: importing it ended the process (exit code 7)"
+    assert report["package-import"].message == f"--custom-rm-path {file}:custom_rm: importing it ended the process: exit code 7"
     assert report["package-hooks"].status == "skip"
     assert not [result for result in report.checks if result.status == "pass"]
 

@@ -170,14 +170,14 @@ IMPORT_ZOO = (
         "importing it ends the process",
         "zoo-ends",
         "package-import",
-        "{label}: importing it ended the process (exit code 3)",
+        "{label}: importing it ended the process: exit code 3",
         source=GOOD + "\nimport os\nos._exit(3)\n",
     ),
     WrongPackage(
         "importing it crashes the interpreter",
         "zoo-crashes",
         "package-import",
-        "{label}: importing it ended the process (signal SIGSEGV)",
+        "{label}: importing it ended the process: signal SIGSEGV",
         source=GOOD + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n",
     ),
     WrongPackage(

@@ -1,4 +1,4 @@
-"""Import a plugin in a process of its own and say what that did: `python -m vime.testing.importing`.
+"""Import a plugin in a process of its own and say what that did.
 
 A module that ends its process, loads torch or patches `random` does so there, and not in the process that checks it.
 """
@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import json
+import contextlib
 import logging
 import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.errors import PluginError
+from vime.errors import VimeError
+from vime.plugins.child import Announce, Call, call_in_child
 
 HEAVY = ("torch", "vllm", "deepspeed", "ray")
 """What an entry module may not load: `vime plugin list --probe` and the help pages would wait for it."""
@@ -36,7 +36,7 @@ _FROM_IMPORT = ("_find_and_load_unlocked", "_find_and_load")
 class Imported:
     """What importing one target in a new interpreter showed."""
 
-    error: PluginError | None = None
+    error: VimeError | None = None
     """Why it cannot be imported."""
     unknown: bool = False
     """Whether the error is that nothing is there, rather than that what is there fails."""
@@ -54,83 +54,71 @@ class Imported:
 
 def import_alone(target: str, label: str, *, is_path: bool, timeout: float) -> Imported:
     """Import the entry-point target or path `target` in a new interpreter with this one's sys.path."""
-    with tempfile.TemporaryDirectory(prefix="vime-import-") as folder:
-        answer = Path(folder) / "answer.json"
-        order = json.dumps({"target": target, "label": label, "is_path": is_path, "sys_path": sys.path, "answer": str(answer)})
-        command = [sys.executable, "-P", "-m", "vime.testing.importing", order]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            return Imported(
-                PluginError(f"{label}: importing it does not end within {timeout:g} s", hint="move what it waits for into a hook")
-            )
-        if not answer.is_file():
-            return Imported(
-                PluginError(f"{label}: importing it ended the process ({_end_of(done)})", hint="a module must only define things")
-            )
-        found = json.loads(answer.read_text(encoding="utf-8"))
-    error = PluginError(found["error"][0], hint=found["error"][1]) if found["error"] else None
+    asked = {"target": target, "label": label, "is_path": is_path, "sys_path": list(sys.path)}
+    outcome = call_in_child(Call("vime.testing.importing:look", asked, label), timeout=timeout)
+    if outcome.error is not None:
+        # A module that raises is reported as "importing X raised ..."; every other error is about what is not there.
+        error = outcome.error
+        if ": importing it " in error.message:  # it hung or ended its process: the hint is for its author here, and not for its user
+            error.hint = "a module that is imported only defines things; --timeout SECONDS gives it more time"
+        return Imported(error, unknown=": importing " not in error.message)
+    found = outcome.value
     return Imported(
-        error,
-        found["unknown"],
-        tuple(found["heavy"]),
-        tuple(found["effects"]),
-        done.stdout,
-        found["busy_seconds"],
-        found["idle_seconds"],
+        heavy=tuple(found["heavy"]),
+        effects=tuple(found["effects"]),
+        printed=found["printed"],
+        busy_seconds=found["busy_seconds"],
+        idle_seconds=found["idle_seconds"],
     )
 
 
-def _end_of(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        return f"signal {signal.Signals(-done.returncode).name}"
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    return f"exit code {done.returncode}" + (f", {last}" if last else "")
-
-
-def main(order: str) -> None:
-    """The child's side: imports, and writes what it saw as JSON. Ends without running what the plugin left for the exit."""
-    asked = json.loads(order)
-    sys.path[:] = asked["sys_path"]
+def look(asked: dict[str, Any], announce: Announce) -> dict[str, Any]:
+    """The child's side: imports, and returns what that did. Raises PluginError for what cannot be imported."""
     import vime.api
     import vime.plugins.paths
 
     assert vime.api and vime.plugins.paths  # imported here, so that their time is not the plugin's
+    announce(asked["label"])
+    sys.path[:] = asked["sys_path"]
     own = _Own(asked["target"])
     watch, seeded = _HeavyWatch(own), _watch_seed(own)
     sys.meta_path.insert(0, watch)
-    before, clock = _state(), _Clock()
-    error, unknown = _load(asked)
-    busy, idle = clock.read()
-    effects = _effects(before, _state()) + seeded
-    answer = {
-        "error": error and [error.message, error.hint],
-        "unknown": unknown,
-        "heavy": watch.found,
-        "effects": effects,
-        "busy_seconds": busy,
-        "idle_seconds": idle,
-    }
-    sys.__stdout__.flush() if sys.__stdout__ is not None else None
-    Path(asked["answer"]).write_text(json.dumps(answer), encoding="utf-8")
-    os._exit(0)
+    with _stdout_aside() as printed:
+        before, clock = _state(), _Clock()
+        _load(asked)
+        busy, idle = clock.read()
+        effects = _effects(before, _state()) + seeded
+    return {"heavy": watch.found, "effects": effects, "printed": printed[0], "busy_seconds": busy, "idle_seconds": idle}
 
 
-def _load(asked: dict[str, Any]) -> tuple[PluginError | None, bool]:
+def _load(asked: dict[str, Any]) -> None:
     from vime.plugins.loading import load_target
     from vime.plugins.paths import resolve_path
 
-    try:
-        if asked["is_path"]:
-            resolve_path(asked["target"], asked["label"])
-        else:
-            load_target(asked["target"], asked["label"])
-    except PluginError as error:
-        # A module that raises is reported as "importing X raised ..."; every other error is about what is not there.
-        return error, ": importing " not in error.message
-    return None, False
+    if asked["is_path"]:
+        resolve_path(asked["target"], asked["label"])
+    else:
+        load_target(asked["target"], asked["label"])
+
+
+@contextlib.contextmanager
+def _stdout_aside() -> Generator[list[str]]:
+    """Send what the process writes to stdout to a file; yields a list that has it as its only item afterwards."""
+    printed: list[str] = []
+    saved = os.dup(1)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            yield printed
+        finally:
+            streams: tuple[Any, ...] = (sys.stdout, sys.__stdout__)
+            for stream in streams:
+                with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or replaced
+                    stream.flush()
+            os.dup2(saved, 1)
+            os.close(saved)
+            file.seek(0)
+            printed.append(file.read().decode(errors="replace"))
 
 
 class _Clock:
@@ -252,7 +240,3 @@ _SAYINGS: dict[str, Callable[[Any, Any], list[str]]] = {
     "threads": lambda old, new: [f"starts the thread {name}" for name in new if name not in old],
 }
 """What to say about a difference between two states, by key."""
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

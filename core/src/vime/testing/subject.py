@@ -91,9 +91,10 @@ class Subject:
 
     def hooks(self) -> list[str]:
         """The hooks that the target implements, in step order. Raises PluginError where it cannot be loaded."""
+        manager = self.load()
         if self.path_hook is not None:
             return [self.path_hook]
-        (plugin,) = self.load().plugins
+        (plugin,) = manager.plugins
         return [hook for hook in HOOKS if hook in plugin.hooks]
 
     def function(self, hook: str, manager: PluginManager | None = None) -> HookFunction:

@@ -117,13 +117,13 @@ def imports_light(bench: Bench) -> None:
 
 def imports_fast(bench: Bench) -> None:
     """Importing it takes less than 0.3 s, without the time of vime itself."""
-    imported = _imported(bench)
+    entry, imported = _entry(bench), _imported(bench)
     _refuse_unimportable(imported)
     busy, idle = imported.busy_seconds, imported.idle_seconds
     for _ in range(_ATTEMPTS - 1):
         if max(busy, idle) <= IMPORT_SECONDS:
             return
-        again = _import_again(bench)
+        again = import_alone(entry.target, entry.label, is_path=False, timeout=60.0)
         busy, idle = min(busy, again.busy_seconds), min(idle, again.idle_seconds)
     if busy > IMPORT_SECONDS:
         fail(f"importing it takes {busy:.1f} s of processor time, more than {IMPORT_SECONDS} s", _SLOW)
@@ -286,14 +286,6 @@ def _imported(bench: Bench) -> Imported:
 def _refuse_unimportable(imported: Imported | None) -> None:
     if imported is not None and imported.error is not None:
         skip("it cannot be imported")
-
-
-def _import_again(bench: Bench) -> Imported:
-    subject = bench.subject
-    if subject.entry is not None:
-        return import_alone(subject.entry.target, subject.entry.label, is_path=False, timeout=60.0)
-    assert subject.path is not None
-    return import_alone(subject.path, subject.path, is_path=True, timeout=60.0)
 
 
 def _target(bench: Bench) -> tuple[types.ModuleType | type, str]:

@@ -1,11 +1,14 @@
 """Nothing is lost and nothing is used twice, whatever the order of events: random latencies, failures, filters and aborts.
 
+Agents of several turns are among them, also such that pay no heed to the end of a rollout.
+
 Time is virtual: the event loop jumps to the next timer, so that thousands of schedules take seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import selectors
@@ -68,7 +71,7 @@ class World:
     drop_rate: float
     reward_failure_rate: float
     remove_rate: float
-    fan_out: bool
+    agent: str
     max_staleness: int | None
     save_and_load: bool
     ends: Counter[str] = field(default_factory=Counter)
@@ -77,6 +80,10 @@ class World:
     def chance(self, *key: object) -> float:
         return random.Random(repr((self.seed, *key))).random()
 
+
+AGENTS = ("heeding", "deaf", "brittle", "endless")
+"""Agents of several turns: one that returns ABORTED at finish_reason "abort"; one that goes on as if nothing had happened; one
+that raises at an answer without tokens; one that asks until it likes an answer."""
 
 WORLDS = st.builds(
     World,
@@ -90,7 +97,7 @@ WORLDS = st.builds(
     drop_rate=st.sampled_from([0.0, 0.3, 0.5]),
     reward_failure_rate=st.sampled_from([0.0, 0.1]),
     remove_rate=st.sampled_from([0.0, 0.3]),
-    fan_out=st.booleans(),
+    agent=st.sampled_from(["none", "fan-out", *AGENTS]),
     max_staleness=st.sampled_from([None, 0, 1]),
     save_and_load=st.booleans(),
 )
@@ -117,7 +124,7 @@ def hooks_of(world: World) -> ModuleType:
             for sample in group:
                 sample.remove_sample = world.chance("remove", sample.index) < world.remove_rate
 
-    async def custom_generate(sample: Sample, sampling_params: Any, engine: Any) -> Sample | list[Sample]:
+    async def fan_out(sample: Sample, sampling_params: Any, engine: Any) -> list[Sample]:
         sample.tokens = sample.tokens or engine.tokenizer.encode(sample.prompt)
         made = []
         for number in range(1 + (world.chance("fan-out", sample.index) < 0.4)):
@@ -130,9 +137,44 @@ def hooks_of(world: World) -> ModuleType:
             made.append(sibling)
         return made
 
-    for function in (custom_rm, dynamic_sampling_filter, rollout_sample_filter, *([custom_generate] if world.fan_out else [])):
-        setattr(module, function.__name__, hookimpl(function))
+    async def agent(sample: Sample, sampling_params: Any, engine: Any) -> Sample:
+        sample.tokens = sample.tokens or engine.tokenizer.encode(sample.prompt)
+        for turn in itertools.count():
+            generation = await engine.generate(sample.tokens, {**sampling_params, "seed": turn})
+            version = {"weight_version": generation.weight_version}
+            sample.append_response_tokens(tokens=generation.token_ids, log_probs=generation.log_probs, meta_info=version)
+            sample.metadata["reasons"] = [*sample.metadata.get("reasons", []), generation.finish_reason]
+            if world.agent == "heeding" and generation.finish_reason == "abort":
+                sample.status = Status.ABORTED
+                return sample
+            if world.agent == "brittle" and not generation.token_ids:
+                raise ValueError("an answer without tokens")
+            likes_it = bool(generation.token_ids) and world.chance("like", sample.index, turn) < 0.5
+            if likes_it or (turn == 3 and world.agent != "endless"):
+                break
+            sample.append_response_tokens(tokens=[5, 6], trainable=False)
+            if world.chance("tool", sample.index, turn) < 0.5:
+                await asyncio.sleep(world.chance("tool time", sample.index, turn))
+        sample.status = Status.COMPLETED
+        return sample
+
+    hooks: dict[str, Any] = {"custom_rm": custom_rm, "dynamic_sampling_filter": dynamic_sampling_filter}
+    hooks["rollout_sample_filter"] = rollout_sample_filter
+    if world.agent != "none":
+        hooks["custom_generate"] = fan_out if world.agent == "fan-out" else agent
+    for name, function in hooks.items():
+        setattr(module, name, hookimpl(function))
     return module
+
+
+class CountingEngine(FakeEngine):
+    """Knows how many requests it had when the rollout ended."""
+
+    at_end: int | None = None
+
+    async def abort_all(self) -> None:
+        self.at_end = len(self.requests)
+        await super().abort_all()
 
 
 class Run:
@@ -155,7 +197,7 @@ class Run:
         )
         plugins = PluginManager()
         plugins.add(hooks_of(world), name="hooks")
-        self.engine = FakeEngine(
+        self.engine = CountingEngine(
             seed=world.seed,
             failure_rate=world.failure_rate,
             latency=lambda prompt, params: world.chance("latency", tuple(prompt), params["seed"]),
@@ -171,6 +213,9 @@ class Run:
             built_in = VllmRollout(self.context, self.source, [])
             rollout = await RolloutRunner(self.context, built_in).train(rollout_id)
             assert not self.engine._running, "nothing is left in the engine"
+            assert self.engine.at_end in (None, len(self.engine.requests)), "after the end of a rollout nothing is asked of the engine"
+            self.engine.at_end = None
+            self.check_whole(rollout.groups)
             self.check_counts(rollout.metrics)
             assert built_in.last is not None
             self.end("trained", rollout.groups)
@@ -201,6 +246,11 @@ class Run:
         ends = ("samples_trained", "removed_samples", "samples_filtered", "samples_to_buffer", "samples_aborted", "samples_failed")
         came_in = metrics["samples_generated"] + metrics["samples_from_buffer"]
         assert came_in == sum(metrics[end] for end in ends) + metrics.get("samples_stale", 0), metrics
+
+    def check_whole(self, groups: list[list[Sample]]) -> None:
+        """No answer that was cut short is trained as if it were a whole one."""
+        for sample in itertools.chain.from_iterable(groups):
+            assert self.world.agent == "heeding" or "abort" not in sample.metadata.get("reasons", [])
 
     def check_stale(self, before: list[int], metrics: dict[str, float]) -> None:
         """What was in the buffer and is nowhere now was dropped as stale, and counted."""

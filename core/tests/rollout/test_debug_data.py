@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime.config.load import load_config
@@ -54,6 +54,7 @@ def samples(draw: st.DrawFn) -> Sample:
 
 
 @given(groups=st.lists(st.lists(samples(), min_size=1, max_size=3), min_size=1, max_size=3))
+@settings(deadline=None)
 def test_a_rollout_comes_back_as_it_was(groups: list[list[Sample]], tmp_path_factory: pytest.TempPathFactory) -> None:
     template = str(tmp_path_factory.mktemp("debug") / "{rollout_id}.parquet")
     save_rollout(template, 7, groups)

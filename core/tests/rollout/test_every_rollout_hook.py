@@ -19,6 +19,7 @@ from vime.api import RolloutFnTrainOutput, Sample, Status, hookimpl
 from vime.config.eval import EvalDatasetConfig
 from vime.config.run_config import RunConfig
 from vime.data.dataset import load_dataset
+from vime.engine.base import Engine
 from vime.plugins.hookspecs import HOOKS, VimeSpec
 from vime.plugins.manager import PluginManager
 from vime.plugins.specs_batch import BatchSpec
@@ -255,7 +256,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "args": RunConfig,
     "rollout_id": int,
     "evaluation": bool,
-    "engine": FakeEngine,
+    "engine": Engine,
     "data_source": RolloutDataSourceWithBuffer,
     "sample": Sample,
     "samples": list,

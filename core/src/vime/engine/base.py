@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
@@ -129,6 +129,16 @@ def http_session(sample: Any, sampling_params: SamplingParams) -> AbstractContex
     if endpoint is None:
         raise ConfigError("http_session was called in a run without an HTTP endpoint", hint="switch it on: --serve-engine")
     return endpoint.session(sample, sampling_params)
+
+
+@contextmanager
+def calling_engine(engine: Engine) -> Iterator[None]:
+    """Within the block, make this what `current_engine()` finds in this context."""
+    token = _current_engine.set(engine)
+    try:
+        yield
+    finally:
+        _current_engine.reset(token)
 
 
 def set_current_engine(engine: Engine | None, endpoint: HttpSessions | None = None) -> None:

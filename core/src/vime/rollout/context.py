@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from vime.rollout.ending import RolloutEnd
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -28,6 +30,8 @@ class RolloutContext:
     deterministic: bool
     endpoint: HttpSessions | None = None
     """The HTTP endpoint in front of the engine, under --serve-engine."""
+    end: RolloutEnd = field(default_factory=RolloutEnd)
+    """Reached when what still generates is to stop; every training rollout has its own."""
 
 
 current_rollout: ContextVar[Any] = ContextVar("vime_current_rollout", default=None)

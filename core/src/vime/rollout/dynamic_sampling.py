@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vime.errors import ContractError, DataError, EngineError, VimeError
 from vime.outputs import DynamicFilterOutput
+from vime.rollout.ending import RolloutEnd
 from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
 from vime.rollout.hook_guards import check_fetched, check_verdict
 from vime.rollout.unchanged import watched
@@ -41,11 +42,14 @@ class Collected:
     fetched_groups: int = 0
     samples_generated: int = 0
     samples_from_buffer: int = 0
+    tokens: int = 0
+    """Response tokens of the groups that have ended, without those that came out of the buffer."""
     retries: int = 0
+    drop_reasons: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def drop_reasons(self) -> Counter[str]:
-        return Counter(reason for _, reason in self.dropped)
+    def drop(self, group: list[Sample], reason: str) -> None:
+        self.dropped.append((group, reason))
+        self.drop_reasons[reason] += 1
 
 
 async def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -> DynamicFilterOutput:
@@ -75,7 +79,8 @@ class DynamicSampling:
         self, context: RolloutContext, source: DataSource, rollout_id: int, progress: Callable[[Collected], None] | None = None
     ) -> None:
         config = context.config
-        self.context, self.source, self.rollout_id = context, source, rollout_id
+        self.context = replace(context, end=RolloutEnd())
+        self.source, self.rollout_id = source, rollout_id
         self.progress = progress or (lambda _: None)
         self.filters = context.plugins.implementations("dynamic_sampling_filter")
         self.params = train_sampling_params(config)
@@ -83,9 +88,14 @@ class DynamicSampling:
         self.wave = config.over_sampling_batch_size or config.rollout_batch_size
         self.bound = config.dynamic_sampling_max_rounds * max(self.target, self.wave)
         self.collected = Collected()
-        self.running: deque[tuple[list[Sample], asyncio.Task[GroupResult]]] = deque()
+        self.running: dict[asyncio.Task[GroupResult], int] = {}
+        """What is in flight, with its number in the order of submission."""
+        self.completed: list[asyncio.Task[GroupResult]] = []
+        """Those of `running` that are complete, in that order; `wake` is set when there is another one."""
+        self.wake = asyncio.Event()
         self.seen: dict[int, Sample] = {}
         """Every sample that was fetched, by identity; the groups above keep them alive."""
+        self.submitted = 0
         self.exhausted = False
 
     async def collect(self) -> Collected:
@@ -96,7 +106,7 @@ class DynamicSampling:
                 if not self.running:
                     break
                 completed = await self._next_completed()
-                for position, (_, task) in enumerate(completed, start=1):
+                for position, task in enumerate(completed, start=1):
                     await self._settle(task.result(), coming=len(completed) - position + len(self.running))
             await self._stop_running()
         except BaseException:
@@ -123,7 +133,8 @@ class DynamicSampling:
             for group in groups:
                 self.collected.samples_from_buffer += sum(sample.status is not Status.PENDING for sample in group)
                 task = asyncio.ensure_future(generate_group(self.context, group, self.params, rollout_id=self.rollout_id))
-                self.running.append((group, task))
+                self.running[task] = self.submitted = self.submitted + 1
+                task.add_done_callback(self._note_completed)
 
     def _fetch(self, count: int) -> list[list[Sample]]:
         """At most `count` groups of the data source, checked."""
@@ -139,17 +150,25 @@ class DynamicSampling:
         check_fetched(who, groups, count, self.context.config.n_samples_per_prompt, self.seen)
         return list(groups)
 
-    async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
-        """In deterministic mode all that was submitted, in that order; else what is complete, in that order."""
-        tasks = [task for _, task in self.running]
-        # FIRST_EXCEPTION waits for all of them unless one fails.
-        when = asyncio.FIRST_EXCEPTION if self.context.deterministic else asyncio.FIRST_COMPLETED
-        done, _ = await asyncio.wait(tasks, return_when=when)
-        errors = [error for task in tasks if task in done and (error := task.exception()) is not None]  # every one is looked at
-        if errors:
-            raise errors[0]
-        completed = [entry for entry in self.running if entry[1] in done]
-        self.running = deque(entry for entry in self.running if entry[1] not in done)
+    def _note_completed(self, task: asyncio.Task[GroupResult]) -> None:
+        self.completed.append(task)
+        failed = task.cancelled() or task.exception() is not None
+        if failed or not self.context.deterministic or len(self.completed) == len(self.running):
+            self.wake.set()
+
+    async def _next_completed(self) -> list[asyncio.Task[GroupResult]]:
+        """In deterministic mode all that was submitted, in that order; else what is complete, in that order.
+
+        The cost is that of what is complete, whatever the number in flight.
+        """
+        await self.wake.wait()
+        self.wake.clear()
+        completed = sorted(self.completed, key=self.running.__getitem__)
+        self.completed = []
+        for task in completed:
+            task.result()  # raises what the first of them raised
+        for task in completed:
+            del self.running[task]
         return completed
 
     async def _settle(self, result: GroupResult, coming: int) -> None:
@@ -157,6 +176,7 @@ class DynamicSampling:
         collected = self.collected
         collected.retries += result.retries
         collected.samples_generated += result.generated
+        collected.tokens += result.tokens
         if result.failed:
             collected.failed.append(result.group)
             collected.failure_reasons.update(result.failure_reasons)
@@ -170,16 +190,18 @@ class DynamicSampling:
             if verdict.keep or (verdict.keep_when_insufficient and coming < self._missing()):
                 collected.kept.append(result.group)
             else:
-                collected.dropped.append((result.group, verdict.reason or "refused"))
+                collected.drop(result.group, verdict.reason or "refused")
         self.progress(collected)
 
     async def _stop_running(self) -> None:
         """Abort what is in flight; unfinished groups go back to the buffer, complete ones too, with their rewards."""
+        self.context.end.reached = True
         if self.running:
             await self.context.engine.abort_all()
-            entries, self.running = list(self.running), deque()
-            await asyncio.wait([task for _, task in entries])
-            for _, task in entries:
+            await asyncio.wait(self.running)
+            tasks = list(self.running)
+            self.running.clear()
+            for task in tasks:
                 await self._settle(task.result(), coming=0)
         returned = self.collected.aborted + self.collected.surplus
         if returned:
@@ -187,8 +209,8 @@ class DynamicSampling:
 
     async def _abandon(self) -> None:
         """After an error or an interrupt: stop everything and judge nothing; the run goes back to its last boundary."""
-        tasks = [task for _, task in self.running]
-        self.running.clear()
+        self.context.end.reached = True
+        tasks = list(self.running)
         if tasks:
             with contextlib.suppress(EngineError):
                 await self.context.engine.abort_all()
@@ -201,8 +223,9 @@ class DynamicSampling:
         collected, config = self.collected, self.context.config
         policy = config.on_exhausted
         if policy == "fallback":
-            while collected.dropped and self._missing() > 0:
-                collected.kept.append(collected.dropped.pop(0)[0])
+            filling, collected.dropped = collected.dropped[: self._missing()], collected.dropped[self._missing() :]
+            collected.kept += [group for group, _ in filling]
+            collected.drop_reasons = Counter(reason for _, reason in collected.dropped)
         if len(collected.kept) >= self.target or (policy == "underfill" and collected.kept):
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in collected.drop_reasons.most_common()) or "none"

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.data.prompts import encode_prompt
-from vime.engine.base import SamplingParams
+from vime.engine.base import SamplingParams, calling_engine
 from vime.errors import ContractError, EngineDeadError, EngineError
+from vime.rollout.ending import CallEngine
 from vime.rollout.hook_guards import Place, check_distinct, check_generated
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status, rollouts
@@ -80,6 +81,12 @@ class Slot:
     def is_failed(self) -> bool:
         return any(sample.status is Status.FAILED for sample in self.samples)
 
+    def undo(self) -> None:
+        """As it was before this attempt, and ABORTED: the rollout has ended before it was generated."""
+        sample = copy.deepcopy(self.prompt) if self.prompt is not None else self.samples[0]
+        sample.status = Status.ABORTED
+        self.samples = [sample]
+
     def restart(self) -> Sample:
         """The prompt as it was before generation, in place of all siblings."""
         sample = copy.deepcopy(self.prompt) if self.prompt is not None else self.samples[0]
@@ -97,6 +104,8 @@ class GroupResult:
     slots: list[Slot]
     generated: int = 0
     """Samples that are here now and were not in the buffer (siblings of a fan-out each), retries not counted again."""
+    tokens: int = 0
+    """Response tokens that are here now and were not in the buffer."""
     retries: int = 0
 
     @property
@@ -184,25 +193,40 @@ async def generate_sample(
     evaluation: bool = False,
     dataset: EvalDatasetConfig | None = None,
 ) -> list[Sample]:
-    """Generate one rollout: a list of one sample, or of several siblings that a custom generate returned."""
+    """Generate one rollout: a list of one sample, or of several siblings that a custom generate returned.
+
+    Raises CutShortError where the end of the rollout cut a custom generate short and it did not say so.
+    """
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
-    place = Place.of(sample)
+    place, engine = Place.of(sample), CallEngine(context.engine, context.end)
     arguments = {
         "args": context.config,
         "sample": sample,
         "sampling_params": dict(sampling_params),
         "evaluation": evaluation,
-        "engine": context.engine,
+        "engine": engine,
     }
-    with watched(context.config, function):
-        if function.is_async:
-            result = await function.acall(**arguments)
-        else:  # it may block on its agent, so it gets a thread
-            result = await asyncio.to_thread(function.call, **arguments)
-            result = await result if inspect.isawaitable(result) else result
-    return check_generated(function.label, place, result)
+    try:
+        with watched(context.config, function), calling_engine(engine):
+            if function.is_async:
+                result = await function.acall(**arguments)
+            else:  # it may block on its agent, so it gets a thread
+                result = await asyncio.to_thread(function.call, **arguments)
+                result = await result if inspect.isawaitable(result) else result
+        siblings = check_generated(function.label, place, result)
+    except Exception as error:
+        if engine.was_cut:  # an answer that was cut off is not what the function reckons with
+            raise CutShortError from error
+        raise
+    if engine.was_cut and all(sibling.status is not Status.ABORTED for sibling in siblings):
+        raise CutShortError
+    return siblings
+
+
+class CutShortError(Exception):
+    """The rollout ended while a custom generate was at work, which raised then, or went on as if nothing had happened."""
 
 
 async def _generate_slot(
@@ -215,17 +239,24 @@ async def _generate_slot(
     evaluation: bool,
     dataset: EvalDatasetConfig | None,
 ) -> None:
-    """Generate one rollout; a request that the engine fails is tried again, from the prompt, before it counts as failed."""
+    """Generate one rollout; a request that the engine fails is tried again, from the prompt, before it counts as failed.
+
+    After the end of the rollout nothing is begun.
+    """
     scope = f"eval/{dataset.name}" if dataset else "train"
     sample = slot.samples[0] if len(slot.samples) == 1 else slot.restart()
     if _generate_function(context, sample, dataset) is not None:
         slot.prompt = copy.deepcopy(sample)
     last = first_attempt + context.config.generation_retries
     for attempt in range(first_attempt, last + 1):
+        if context.end.reached:
+            return slot.undo()
         params = SamplingParams(**sampling_params)
         params["seed"] = request_seed(context.config.rollout_seed, sample.index, attempt, scope) if context.deterministic else None
         try:
             slot.samples = await generate_sample(context, sample, params, evaluation=evaluation, dataset=dataset)
+        except CutShortError:
+            return slot.undo()
         except EngineDeadError:
             raise
         except EngineError as exc:
@@ -234,8 +265,9 @@ async def _generate_slot(
             result.retries += attempt < last
         else:
             slot.failure = None
-            return
+            return None
     sample.status = Status.FAILED
+    return None
 
 
 async def generate_group(
@@ -254,6 +286,7 @@ async def generate_group(
     """
     result = GroupResult([Slot(siblings) for siblings in rollouts(group)])
     from_buffer = sum(len(slot.samples) for slot in result.slots if slot.samples[0].status is not Status.PENDING)
+    tokens_before = sum(sample.response_length for sample in group)
 
     async def run(slots: list[Slot], first_attempt: int) -> None:
         options: dict[str, Any] = {"first_attempt": first_attempt, "evaluation": evaluation, "dataset": dataset}
@@ -274,4 +307,5 @@ async def generate_group(
         result.retries += len(to_retry)
         await run(to_retry, 1 + context.config.generation_retries)
     result.generated = len(result.group) - from_buffer
+    result.tokens = sum(sample.response_length for sample in result.group) - tokens_before
     return result

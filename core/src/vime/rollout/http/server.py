@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from vime.engine.base import SamplingParams
+from vime.engine.base import SamplingParams, current_engine
 from vime.errors import ConfigError, EngineError, MissingExtraError
 from vime.outputs import Generation
 from vime.rollout.http.protocol import ChatRequest, CompletionRequest, RequestRefused, chat_response, completion_response
@@ -36,8 +36,10 @@ GONE, BUSY = 410, 503
 class HttpSession:
     """What `http_session(sample, sampling_params)` gives: where the agent's client goes, and what came of it."""
 
-    def __init__(self, session: Session, base_url: str) -> None:
+    def __init__(self, session: Session, base_url: str, engine: Engine) -> None:
         self._session = session
+        self.engine = engine
+        """The engine of the rollout that opened it; after the rollout's end it gives no tokens any more."""
         self.base_url = base_url
         """For an OpenAI client: every request under it belongs to this session."""
         self.session_id = session.session_id
@@ -91,7 +93,7 @@ class HttpEndpoint:
         if session_id in self._sessions:
             raise ConfigError(f"there is an open HTTP session {session_id!r} already", hint="give each sample its own session_id, or none")
         session = Session(session_id, sample, sampling_params, self._engine.tokenizer)
-        handle = HttpSession(session, f"{self.url}/sessions/{session_id}/v1")
+        handle = HttpSession(session, f"{self.url}/sessions/{session_id}/v1", current_engine())
         self._sessions[session_id] = (session, handle)
         try:
             yield handle
@@ -128,7 +130,7 @@ class HttpEndpoint:
         transcript.busy = True
         try:
             branches = [transcript, *(transcript.branch() for _ in range(request.n - 1))]
-            generations = await asyncio.gather(*(self._turn(session, branch, added, request) for branch in branches))
+            generations = await asyncio.gather(*(self._turn(handle.engine, session, branch, added, request) for branch in branches))
         finally:
             transcript.busy = False
         if any(generation.finish_reason == "abort" for generation in generations):
@@ -144,7 +146,7 @@ class HttpEndpoint:
         """The open session; for a request that names none, one that nobody keeps: what it generates is not trained."""
         if session_id is None:
             session = Session("", Sample(), self._defaults | request.distribution(), self._engine.tokenizer)
-            return session, HttpSession(session, "")
+            return session, HttpSession(session, "", self._engine)
         found = self._sessions.get(session_id)
         if found is None:
             raise RequestRefused(404, f"there is no open session {session_id!r}", "unknown_session")
@@ -153,14 +155,14 @@ class HttpEndpoint:
         return found
 
     async def _turn(
-        self, session: Session, transcript: Transcript, added: Piece | None, request: ChatRequest | CompletionRequest
+        self, engine: Engine, session: Session, transcript: Transcript, added: Piece | None, request: ChatRequest | CompletionRequest
     ) -> Generation:
         params = session.request_params(request.sampling_params(), transcript, added)
         if params is None:
             transcript.finish_reason = "length"
-            return Generation([], [], "", "length", self._engine.weight_version)
+            return Generation([], [], "", "length", engine.weight_version)
         prompt = transcript.token_ids + (added.token_ids if added else [])
-        generation = await self._engine.generate(prompt, params, session_id=session.session_id or None)
+        generation = await engine.generate(prompt, params, session_id=session.session_id or None)
         answer = {"role": "assistant", "content": generation.text} if isinstance(request, ChatRequest) else None
         if isinstance(request, ChatRequest):
             transcript.messages = [*request.messages]

@@ -103,26 +103,8 @@ WORLDS = st.builds(
 )
 
 
-def hooks_of(world: World) -> ModuleType:
-    """A plugin that drops, removes, fails and fans out as `world` says."""
-    module = ModuleType("hooks")
-    calls: Counter[int | None] = Counter()
-
-    async def custom_rm(args: Any, sample: Sample) -> float:
-        await asyncio.sleep(world.chance("reward time", sample.index))
-        calls[sample.index] += 1
-        if world.chance("reward", sample.index, calls[sample.index]) < world.reward_failure_rate:
-            raise RuntimeError("no reward today")
-        return float(sample.rollout_id is not None or (sample.index or 0) % 2)
-
-    def dynamic_sampling_filter(samples: list[Sample]) -> DynamicFilterOutput:
-        dropped = world.chance("filter", samples[0].group_index) < world.drop_rate
-        return DynamicFilterOutput(not dropped, "unlucky", keep_when_insufficient=world.chance("keep", samples[0].group_index) < 0.2)
-
-    def rollout_sample_filter(samples: list[list[Sample]]) -> None:
-        for group in samples:
-            for sample in group:
-                sample.remove_sample = world.chance("remove", sample.index) < world.remove_rate
+def fan_out_of(world: World) -> Any:
+    """A custom generate that returns one sample or two siblings."""
 
     async def fan_out(sample: Sample, sampling_params: Any, engine: Any) -> list[Sample]:
         sample.tokens = sample.tokens or engine.tokenizer.encode(sample.prompt)
@@ -136,6 +118,12 @@ def hooks_of(world: World) -> ModuleType:
             sibling.status = ends.get(generation.finish_reason, Status.COMPLETED)
             made.append(sibling)
         return made
+
+    return fan_out
+
+
+def agent_of(world: World) -> Any:
+    """A custom generate of up to four turns with a tool between them, which behaves as `world.agent` says."""
 
     async def agent(sample: Sample, sampling_params: Any, engine: Any) -> Sample:
         sample.tokens = sample.tokens or engine.tokenizer.encode(sample.prompt)
@@ -158,10 +146,34 @@ def hooks_of(world: World) -> ModuleType:
         sample.status = Status.COMPLETED
         return sample
 
+    return agent
+
+
+def hooks_of(world: World) -> ModuleType:
+    """A plugin that drops, removes, fails and fans out as `world` says."""
+    module = ModuleType("hooks")
+    calls: Counter[int | None] = Counter()
+
+    async def custom_rm(args: Any, sample: Sample) -> float:
+        await asyncio.sleep(world.chance("reward time", sample.index))
+        calls[sample.index] += 1
+        if world.chance("reward", sample.index, calls[sample.index]) < world.reward_failure_rate:
+            raise RuntimeError("no reward today")
+        return float(sample.rollout_id is not None or (sample.index or 0) % 2)
+
+    def dynamic_sampling_filter(samples: list[Sample]) -> DynamicFilterOutput:
+        dropped = world.chance("filter", samples[0].group_index) < world.drop_rate
+        return DynamicFilterOutput(not dropped, "unlucky", keep_when_insufficient=world.chance("keep", samples[0].group_index) < 0.2)
+
+    def rollout_sample_filter(samples: list[list[Sample]]) -> None:
+        for group in samples:
+            for sample in group:
+                sample.remove_sample = world.chance("remove", sample.index) < world.remove_rate
+
     hooks: dict[str, Any] = {"custom_rm": custom_rm, "dynamic_sampling_filter": dynamic_sampling_filter}
     hooks["rollout_sample_filter"] = rollout_sample_filter
     if world.agent != "none":
-        hooks["custom_generate"] = fan_out if world.agent == "fan-out" else agent
+        hooks["custom_generate"] = fan_out_of(world) if world.agent == "fan-out" else agent_of(world)
     for name, function in hooks.items():
         setattr(module, name, hookimpl(function))
     return module

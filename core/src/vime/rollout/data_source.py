@@ -257,25 +257,28 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         return groups + super().get_samples(num_samples - len(groups))
 
     def _from_buffer(self, num_samples: int) -> list[list[Sample]]:
-        self._drop_stale()
+        if self.buffer_filter is None:
+            groups: list[list[Sample]] = []
+            while self.buffer and len(groups) < num_samples:
+                groups += self._fresh(take_first(self.buffer, num_samples - len(groups)))
+            return groups
+        self.buffer[:] = self._fresh(self.buffer)
         if not self.buffer or num_samples == 0:
             return []
-        if self.buffer_filter is None:
-            return take_first(self.buffer, num_samples)
         before = len(self.buffer)
         groups = take_with_filter(self.buffer_filter, self.args, self.rollout_id, self.buffer, num_samples)
         self._discarded += before - len(self.buffer) - len(groups)
         return groups
 
-    def _drop_stale(self) -> None:
-        """Drop the groups whose newest tokens are more than `max_staleness` weight versions old. Pending ones have no age."""
+    def _fresh(self, groups: list[list[Sample]]) -> list[list[Sample]]:
+        """Without those whose newest tokens are more than `max_staleness` weight versions old. Pending ones have no age."""
         limit = getattr(self.args, "max_staleness", None)
         if limit is None or self.weight_version is None:
-            return
+            return groups
         oldest = self.weight_version - limit
-        fresh = [group for group in self.buffer if _newest_version(group, oldest) >= oldest]
-        self._stale += sum(map(len, self.buffer)) - sum(map(len, fresh))
-        self.buffer[:] = fresh
+        fresh = [group for group in groups if _newest_version(group, oldest) >= oldest]
+        self._stale += sum(map(len, groups)) - sum(map(len, fresh))
+        return fresh
 
     def add_samples(self, samples: list[list[Sample]]) -> None:
         """Append groups to the buffer. Raises ContractError for what is not a whole group."""

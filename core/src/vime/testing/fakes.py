@@ -165,7 +165,7 @@ class FakeEngine:
         self.requests: list[FakeRequest] = []
         self.weights: dict[str, Any] = {}
         self.asleep = self.closed = False
-        self._running: list[FakeRequest] = []
+        self._running: dict[int, FakeRequest] = {}
         self._asked: dict[tuple[int, ...], int] = {}
         self._version = 0
         self._counters = self._zero_counters()
@@ -189,11 +189,11 @@ class FakeEngine:
         script, finish_reason = self._plan(prompt, sampling_params, attempt)
         seconds = self.latency(prompt, sampling_params) if callable(self.latency) else self.latency
         version = self._version
-        self._running.append(request)
+        self._running[id(request)] = request
         try:
             tokens = await self._run(request, script, seconds)
         finally:
-            self._running.remove(request)
+            del self._running[id(request)]
         if self._random("failure", tuple(prompt), attempt).random() < self.failure_rate:
             raise EngineError(f"FakeEngine: request for {len(prompt)} tokens failed, as failure_rate {self.failure_rate} asks for")
         self._counters["prompt_tokens"] += len(prompt)
@@ -210,12 +210,12 @@ class FakeEngine:
         return list(await asyncio.gather(*(self.generate(token_ids, params) for token_ids, params in requests)))
 
     async def abort(self, session_id: str) -> None:
-        for request in self._running:
+        for request in self._running.values():
             if request.session_id == session_id:
                 request.aborted.set()
 
     async def abort_all(self) -> None:
-        for request in self._running:
+        for request in self._running.values():
             request.aborted.set()
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from vime.data.text_rows import CsvRows, JsonlRows, JsonRows
 from vime.errors import DataError
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _SLICE = re.compile(r"^(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$", re.DOTALL)
 
 
@@ -30,8 +32,9 @@ def open_rows(path: str, wanted: set[str]) -> tuple[RowReader, range]:
 def split_slice(path: str) -> tuple[str, slice]:
     """`file.jsonl@[10:200]` as ("file.jsonl", slice(10, 200)); both ends may be left out or negative."""
     match = _SLICE.match(path)
-    if match is None or Path(path).is_file():
-        if re.search(r"@\[[^/]*$", path) and not Path(path).is_file():
+    is_file = os.path.isfile(path)  # noqa: PTH113 - False for what no file can be called, where Path raises
+    if match is None or is_file:
+        if re.search(r"@\[[^/]*$", path) and not is_file:
             raise DataError(
                 f"{path!r} ends in something that is not a slice", hint="write FILE@[START:STOP], for example train.jsonl@[0:1000]"
             )
@@ -46,9 +49,9 @@ def _reader(path: str, wanted: set[str]) -> RowReader:
     if path.startswith("hf:"):
         return HubRows(path, wanted)
     file = Path(path).expanduser()
-    if not file.is_file():
-        raise _missing(file)
     try:
+        if not file.is_file():
+            raise _missing(file)
         match file.suffix.lower():
             case ".jsonl":
                 return JsonlRows(file)
@@ -61,7 +64,9 @@ def _reader(path: str, wanted: set[str]) -> RowReader:
             case suffix:
                 raise DataError(
                     f"{path} ends in {suffix or 'no suffix'!r}, which is not a data format",
-                    hint=f"use {', '.join(SUFFIXES)}, or hf:DATASET",
+                    hint="decompress it: rows are read at any place of the file"
+                    if suffix in PACKED
+                    else f"use {', '.join(SUFFIXES)}, or hf:DATASET",
                 )
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -74,6 +79,8 @@ def _missing(file: Path) -> DataError:
             f"{file} is a folder, not a data file",
             hint=f"it holds {', '.join(inside[:5])}" if inside else f"name a file of {', '.join(SUFFIXES)}",
         )
+    if file.exists():
+        return DataError(f"{file} is not a regular file", hint="data is read at any place of a file, again and again: use a file on disk")
     if not file.parent.is_dir():
         return DataError(f"{file} does not exist: there is no folder {file.parent}", hint="check the path of the data file")
     present = sorted(p.name for p in file.parent.iterdir() if p.suffix in SUFFIXES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,11 @@ class ParquetRows(_TableRows):
         except ImportError:
             raise MissingExtraError(f"{path} is a parquet file, and pyarrow is not installed", hint="pip install pyarrow") from None
         try:
-            file = parquet.ParquetFile(path, memory_map=True)
+            file = parquet.ParquetFile(path)
             self.columns = list(file.schema_arrow.names)
+            repeated = sorted({column for column in wanted if self.columns.count(column) > 1})
+            if repeated:
+                raise DataError(f"{path}: the column {repeated[0]!r} is there twice")
             self._table = file.read(columns=[name for name in self.columns if name in wanted])
         except pyarrow.ArrowException as error:
             raise DataError(f"{path} cannot be read as parquet: {error}") from None
@@ -74,7 +78,7 @@ class HubRows(_TableRows):
             import datasets  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise MissingExtraError(f"{source} needs the datasets library, which is not installed", hint="pip install datasets") from None
-        name, *rest = source.removeprefix("hf:").split(":")
+        name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix("hf:"))  # a split may be train[:10%]
         if not name or len(rest) > 2 or not all(rest):
             raise DataError(f"{source!r} does not name a data set", hint="write hf:DATASET, hf:DATASET:SPLIT or hf:DATASET:CONFIG:SPLIT")
         split = rest[-1] if rest else "train"

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import re
 import weakref
 from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,19 +39,25 @@ class _IndexedText:
 
     def place(self, row: int) -> str:
         """Counted anew, since only messages need it."""
-        with self._path.open("rb") as file:
-            left, line = self._starts[row], 1
-            while left > 0 and (chunk := file.read(min(left, 1 << 20))):
-                left, line = left - len(chunk), line + chunk.count(b"\n")
+        file, position, line = self._open(), 0, 1
+        while position < self._starts[row] and (chunk := os.pread(file, min(self._starts[row] - position, 1 << 20), position)):
+            position, line = position + len(chunk), line + chunk.count(b"\n")
         return f"line {line}"
 
     def _bytes(self, row: int) -> bytes:
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDONLY)
-            weakref.finalize(self, os.close, self._descriptor)
         start = self._starts[row]
         end = self._starts[row + 1] if row + 1 < len(self._starts) else self._end
-        return os.pread(self._descriptor, end - start, start)
+        return os.pread(self._open(), end - start, start)
+
+    def _open(self) -> int:
+        """The open file: one that is deleted or replaced during a run is still read as it was."""
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY)
+            except OSError as error:
+                raise DataError(f"{self.source} cannot be read any more: {error.strerror}") from None
+            weakref.finalize(self, os.close, self._descriptor)
+        return self._descriptor
 
 
 class JsonlRows(_IndexedText):
@@ -90,9 +98,10 @@ class CsvRows(_IndexedText):
                 try:
                     record = next(records, None)
                 except csv.Error as error:
-                    raise DataError(
-                        f"{self.source}, line {line}: {error}", hint="quote fields that contain commas, quotes or line breaks"
-                    ) from None
+                    hint = "quote fields that contain commas, quotes or line breaks"
+                    if "field limit" in str(error):
+                        hint = "a csv field has at most 131072 characters, or a quote is not closed; .jsonl has no such limit"
+                    raise DataError(f"{self.source}, line {line}: {error}", hint=hint) from None
                 if record is None:
                     break
                 if record and line > 1:
@@ -138,14 +147,16 @@ class _CountedLines:
             raise DataError(f"{self._source}, line {self.number}: it is not UTF-8") from None
 
 
-class JsonRows:
-    """A JSON file that holds one list of objects; each is kept as its own JSON text."""
+class JsonRows(_IndexedText):
+    """A JSON file that holds one list of objects."""
 
     def __init__(self, path: Path) -> None:
-        self.source = str(path)
+        super().__init__(path)
+        raw = path.read_bytes()
+        # One character a byte, so that places in the text are places in the file. Only row by row is it read as UTF-8.
+        text = raw.removeprefix(_BOM).decode("latin-1")
         try:
-            text = path.read_bytes().decode("utf-8-sig")
-            value = json.loads(text, parse_int=_whole_number)
+            ends = list(self._index(text, len(raw) - len(text)))
         except (ValueError, RecursionError) as error:
             line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
@@ -153,25 +164,40 @@ class JsonRows:
                 f"{self.source}{line}: it is not JSON ({problem})",
                 hint="a .json file holds one list of objects; one object a line is .jsonl",
             ) from None
-        if not isinstance(value, list):
+        self._end = ends[-1] if ends else 0
+
+    def _index(self, text: str, shift: int) -> Iterator[int]:
+        """Fill the list of starts, a value at a time; gives the end of the last one."""
+        decoder = json.JSONDecoder(parse_int=len)  # digits are not converted, however many they are
+        skip = re.compile(r"[ \t\n\r]*").match
+        place = _end_of(skip, text, 0)
+        if text[place : place + 1] != "[":
+            value, place = decoder.raw_decode(text, place)
+            _refuse_more(text, _end_of(skip, text, place))
             raise DataError(
                 f"{self.source} holds a JSON {json_type(value)}, not a list of objects",
                 hint="write [{...}, {...}], or one object a line as .jsonl",
             )
-        self._rows = [_packed(row) for row in value]
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        place, end = _end_of(skip, text, place + 1), 0
+        while text[place : place + 1] != "]" or end:
+            _, end = decoder.raw_decode(text, place)
+            self._starts.append(place + shift)
+            place = _end_of(skip, text, end)
+            if text[place : place + 1] == "]":
+                yield end + shift
+                break
+            if text[place : place + 1] != ",":
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
+            place = _end_of(skip, text, place + 1)
+        _refuse_more(text, _end_of(skip, text, place + 1))
 
     def place(self, row: int) -> str:
         return f"row {row}"
 
     def read(self, row: int) -> dict[str, Any]:
-        packed = self._rows[row]
-        if isinstance(packed, str):
-            raise BadRow(packed)
+        raw = self._bytes(row).rstrip(b" \t\n\r").removesuffix(b",")
         try:
-            value = from_json(packed)
+            value = from_json(raw)
         except ValueError as error:
             raise BadRow(f"it is not JSON ({_reason(error)})") from None
         if not isinstance(value, dict):
@@ -179,20 +205,14 @@ class JsonRows:
         return value
 
 
-def _whole_number(digits: str) -> Any:
-    """The number, or something that is no JSON where it has more digits than Python converts: only its row is bad then."""
-    try:
-        return int(digits)
-    except ValueError:
-        return object()
+def _end_of(skip: Callable[[str, int], re.Match[str] | None], text: str, place: int) -> int:
+    match = skip(text, place)
+    return place if match is None else match.end()
 
 
-def _packed(row: Any) -> bytes | str:
-    """A row as JSON text again, or why it is bad."""
-    try:
-        return json.dumps(row).encode()
-    except TypeError:
-        return "it is not JSON (number out of range)"
+def _refuse_more(text: str, place: int) -> None:
+    if place < len(text):
+        raise json.JSONDecodeError("Extra data", text, place)
 
 
 def _reason(error: ValueError) -> str:

@@ -94,7 +94,7 @@ def test_wrong_sections(section: Any, message: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{"eval_prompt_data": ["a", "1.jsonl", "a", "2.jsonl"]}, {"eval_prompt_data": ["a", "1.jsonl"] * 2}])
-def test_one_name_twice_is_refused(given: dict[str, Any]) -> None:  # J6
+def test_case_j6_one_name_twice_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="two evaluation datasets are named 'a'"):
         datasets(**given)
 

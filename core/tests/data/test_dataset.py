@@ -164,7 +164,7 @@ def test_labels_of_any_json_type(tmp_path):
     assert [row.metadata for row in data] == [{"level": 3}, {}, {}]
 
 
-def test_j8_a_missing_key_lists_the_keys_that_are_there(tmp_path):
+def test_case_j8_a_missing_key_lists_the_keys_that_are_there(tmp_path):
     with pytest.raises(DataError, match=r"rows.jsonl, line 1: it has no key 'prompt'; the keys that are there: 'question', 'answer'"):
         load_dataset(_jsonl(tmp_path, {"question": "?", "answer": 1}), input_key="prompt")
 
@@ -215,7 +215,7 @@ def test_a_row_that_is_no_prompt(tmp_path, row, problem):
         ('{"input": "\\ud800"}', "it is not JSON"),
     ],
 )
-def test_j7_a_broken_line_is_named_or_counted(tmp_path, line, problem):
+def test_case_j7_a_broken_line_is_named_or_counted(tmp_path, line, problem):
     path = _jsonl(tmp_path, {"input": "a"}, line, {"input": "c"})
     with pytest.raises(DataError, match=f"rows.jsonl, line 2: {problem}"):
         load_dataset(path)
@@ -330,7 +330,7 @@ def test_the_limit_counts_the_rendered_prompt(tmp_path):
     assert len(load_dataset(path, tokenizer=WordTokenizer(), max_prompt_len=4)) == 2
 
 
-def test_j10_no_prompt_is_short_enough(tmp_path):
+def test_case_j10_no_prompt_is_short_enough(tmp_path):
     with pytest.raises(DataError, match="0 of 2 rows left: every prompt is longer than 2 tokens"):
         load_dataset(_jsonl(tmp_path, {"input": "a b c"}, {"input": "d e f"}), tokenizer=WordTokenizer(), max_prompt_len=2)
 

@@ -173,13 +173,13 @@ def _source_with(tmp_path: Path, buffer_filter: Any, groups: int = 3) -> Rollout
     return source
 
 
-def test_h8_a_filter_that_does_not_delete_gives_no_duplicates(tmp_path):
+def test_case_h8_a_filter_that_does_not_delete_gives_no_duplicates(tmp_path):
     source = _source_with(tmp_path, lambda args, rollout_id, buffer, num_samples: buffer[-num_samples:])
     assert [_labels(source.get_samples(1))[0] for _ in range(3)] == [2, 1, 0]
     assert source.buffer == []
 
 
-def test_h8_a_filter_that_returns_the_whole_buffer_is_an_error(tmp_path):
+def test_case_h8_a_filter_that_returns_the_whole_buffer_is_an_error(tmp_path):
     def everything(args, rollout_id, buffer, num_samples):
         return buffer
 
@@ -321,7 +321,7 @@ def test_a_filter_that_takes_less_is_completed_by_new_prompts(tmp_path):
 # Save and load
 
 
-def test_h1_what_was_put_back_comes_first_after_a_load(tmp_path):
+def test_case_h1_what_was_put_back_comes_first_after_a_load(tmp_path):
     config = _config(tmp_path, prompts=4)
     source = RolloutDataSourceWithBuffer(config)
     first, _ = source.get_samples(2)
@@ -340,7 +340,7 @@ def test_h1_what_was_put_back_comes_first_after_a_load(tmp_path):
     assert fresh[0].index == 4
 
 
-def test_h2_a_folder_without_the_state_is_an_error(tmp_path):
+def test_case_h2_a_folder_without_the_state_is_an_error(tmp_path):
     source = RolloutDataSourceWithBuffer(_config(tmp_path))
     with pytest.raises(CheckpointError, match=r"there is no data state .*global_dataset_state_dict_3.json"):
         source.load(3)
@@ -351,7 +351,7 @@ def test_h2_a_folder_without_the_state_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_h4_saved_and_loaded_after_every_step(tmp_path, shuffle):
+def test_case_h4_saved_and_loaded_after_every_step(tmp_path, shuffle):
     config = _config(tmp_path, prompts=5, rollout_shuffle=shuffle)
     whole = RolloutDataSourceWithBuffer(config)
     expected = [[(g[0].label, g[0].group_index, g[0].index) for g in whole.get_samples(2)] for _ in range(6)]

@@ -85,7 +85,7 @@ def indices(groups: list[list[Sample]]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_every_group_filtered_stops_after_the_bound(tmp_path: Path, deterministic: bool) -> None:
+def test_case_a1_every_group_filtered_stops_after_the_bound(tmp_path: Path, deterministic: bool) -> None:
     setup = Setup(
         tmp_path, lambda s: 0.0, rollout_batch_size=2, n_samples_per_prompt=2, dynamic_sampling_max_rounds=3, deterministic=deterministic
     )
@@ -94,7 +94,7 @@ def test_every_group_filtered_stops_after_the_bound(tmp_path: Path, deterministi
     assert len(setup.engine.requests) == 12
 
 
-def test_fallback_fills_up_with_dropped_groups(tmp_path: Path) -> None:
+def test_case_a1_fallback_fills_up_with_dropped_groups(tmp_path: Path) -> None:
     setup = Setup(
         tmp_path, lambda s: 0.0, rollout_batch_size=2, n_samples_per_prompt=2, dynamic_sampling_max_rounds=3, on_exhausted="fallback"
     )
@@ -103,7 +103,7 @@ def test_fallback_fills_up_with_dropped_groups(tmp_path: Path) -> None:
     assert collected.fetch_rounds == 3
 
 
-def test_underfill_goes_on_with_what_there_is(tmp_path: Path) -> None:
+def test_case_a1_underfill_goes_on_with_what_there_is(tmp_path: Path) -> None:
     setup = Setup(
         tmp_path,
         lambda s: float(s.index == 1),
@@ -115,13 +115,13 @@ def test_underfill_goes_on_with_what_there_is(tmp_path: Path) -> None:
     assert indices(setup.collect().kept) == [0]
 
 
-def test_source_that_runs_out_is_an_error_at_once(tmp_path: Path) -> None:
+def test_case_a3_source_that_runs_out_is_an_error_at_once(tmp_path: Path) -> None:
     setup = Setup(tmp_path, alternating, prompts=1, rollout_batch_size=2, n_samples_per_prompt=2, num_rollout=None, num_epoch=1)
     with pytest.raises(DataError, match="ran out after 1 groups: 1 of 2 groups kept"):
         setup.collect()
 
 
-def test_over_sampling_batch_smaller_than_the_batch(tmp_path: Path) -> None:
+def test_case_a14_over_sampling_batch_smaller_than_the_batch(tmp_path: Path) -> None:
     setup = Setup(tmp_path, alternating, rollout_batch_size=3, n_samples_per_prompt=2, over_sampling_batch_size=1)
     collected = setup.collect()
     assert indices(collected.kept) == [0, 1, 2]
@@ -187,7 +187,7 @@ def test_counts_add_up_by_sample(tmp_path: Path) -> None:
         assert metrics["removed_samples"] == 1
 
 
-def test_means_of_kept_and_of_all_groups(tmp_path: Path) -> None:
+def test_case_a16_means_of_kept_and_of_all_groups(tmp_path: Path) -> None:
     def reward(sample: Sample) -> float:
         assert sample.index is not None and sample.group_index is not None
         return 1.0 if sample.group_index < 2 else float(sample.index % 2)

@@ -37,7 +37,7 @@ def test_a_group_of_one_has_advantage_zero(estimator):
     assert group_baseline(estimator)([5.0]) == [0.0]
 
 
-def test_groups_of_unequal_sizes_are_not_mixed():  # case C1
+def test_case_c1_groups_of_unequal_sizes_are_not_mixed():
     rewards = [0.0, 1.0, 0.0, 1.0, 5.0, 5.0, 5.0, 0.0, 0.0, 1.0, 0.0]
     shaped = shape_rewards(rewards, [7] * 4 + [3] * 3 + [9] * 4, list(range(11)), group_baseline("grpo"))
     assert shaped[4:7] == [0.0, 0.0, 0.0]
@@ -51,7 +51,7 @@ def test_a_group_is_found_by_its_number_not_by_its_place():
 
 
 @pytest.mark.parametrize("rewards", [[1.0, None, None], [None, None, None]])
-def test_rows_without_a_reward_are_in_no_statistic(rewards):  # case B11
+def test_case_b11_rows_without_a_reward_are_in_no_statistic(rewards):
     shaped = shape_rewards(rewards, [0, 0, 0], [0, 1, 2], group_baseline("grpo"))
     assert shaped == [0.0, 0.0, 0.0]
     assert shape_rewards([1.0, None, 3.0], [0, 0, 0], [0, 1, 2], subtract_mean) == [-1.0, 0.0, 1.0]

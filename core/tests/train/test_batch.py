@@ -31,7 +31,7 @@ def convert_hook(function):
     return OneHook("convert_samples_to_train_data", function, ("args", "samples"))
 
 
-def test_rows_carry_the_ids_that_the_engine_made(make_config, make_groups):  # case E3
+def test_case_e3_rows_carry_the_ids_that_the_engine_made(make_config, make_groups):
     groups = make_groups()
     groups[0][0].response = "another text, which would be tokenised otherwise"
     batch = build_train_batch(make_config(), None, groups, rollout_id=7)
@@ -43,7 +43,7 @@ def test_rows_carry_the_ids_that_the_engine_made(make_config, make_groups):  # c
     assert len(set(batch.rollout_ids)) == 12
 
 
-def test_no_samples_is_a_clear_error(make_config):  # case D8
+def test_case_d8_no_samples_is_a_clear_error(make_config):
     with pytest.raises(TrainerError, match="returned no samples"):
         build_train_batch(make_config(), None, [])
 
@@ -58,7 +58,7 @@ def test_removed_samples_lose_their_mask_and_keep_their_place_in_the_baseline(ma
     assert batch.rewards[1:] == pytest.approx([1 / 3, -2 / 3, 1 / 3])
 
 
-def test_samples_without_a_reward_are_not_trained(make_config, make_groups):  # case B11
+def test_case_b11_samples_without_a_reward_are_not_trained(make_config, make_groups):
     groups = make_groups(1, 3)
     groups[0][0].reward, groups[0][1].reward, groups[0][2].reward = 1.0, None, None
     groups[0][2].status = Status.FAILED

@@ -75,7 +75,7 @@ checkpoint.save_checkpoint(root, int(sys.argv[3]), write, {"rollout_id": 99})
 
 
 @pytest.mark.parametrize("when", ["between files", "before the manifest", "before the flush", "before the rename"])
-def test_a_kill_while_writing_leaves_the_one_before(save, tmp_path, when):  # case H6
+def test_case_h6_a_kill_while_writing_leaves_the_one_before(save, tmp_path, when):
     save(1)
     result = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), when, "2"], check=False)
     assert result.returncode == -9

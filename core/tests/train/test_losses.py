@@ -16,7 +16,7 @@ def tensor(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_masked_mean_ignores_what_is_masked():  # case D5
+def test_case_d5_masked_mean_ignores_what_is_masked():
     values = torch.tensor([math.nan, 1.0], requires_grad=True)
     mean = losses.masked_mean(values, torch.tensor([0, 1]))
     mean.backward()

@@ -42,7 +42,7 @@ def test_every_row_is_in_one_micro_batch(lengths, ranks, budget):
         assert len(chunk) == 1 or len(chunk) * max(lengths[position] for position in chunk) <= budget
 
 
-def test_five_rows_on_two_ranks_take_as_many_passes_on_both():  # case A11
+def test_case_a11_five_rows_on_two_ranks_take_as_many_passes_on_both():
     plans = plan_micro_batches([5, 4, 3, 2, 1], max_tokens=None, rows_each=1, ranks=2)
     assert [len(chunks) for chunks in plans] == [3, 3]
     assert plans[1][-1] == []

@@ -60,7 +60,7 @@ def run_ranks(ranks: int, job: dict, folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_two_ranks_train_five_samples_as_one_does(model_path, make_groups, tmp_path, stage):  # case A11
+def test_case_a11_two_ranks_train_five_samples_as_one_does(model_path, make_groups, tmp_path, stage):
     groups = make_groups(1, 5)
     groups[0][3].rollout_log_probs = [-2.5] * groups[0][3].response_length
     config = {

@@ -146,7 +146,7 @@ def test_siblings_weigh_as_one_rollout(make_trainer, make_config, make_groups):
 
 
 @pytest.mark.parametrize("how", ["masked", "removed"])
-def test_a_step_without_tokens_is_skipped_and_counted(make_trainer, make_config, make_groups, how):  # cases D6 and D10
+def test_case_d6_d10_a_step_without_tokens_is_skipped_and_counted(make_trainer, make_config, make_groups, how):
     config = make_config()
     groups = make_groups()
     for sample in (sample for group in groups for sample in group):
@@ -190,7 +190,7 @@ def test_a_skipped_step_leaves_no_trace(make_trainer, make_config, make_groups):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_fresh_weights_agree_with_the_rollout_at_its_temperature(make_trainer, make_config, make_groups, temperature):  # case E1
+def test_case_e1_fresh_weights_agree_with_the_rollout_at_its_temperature(make_trainer, make_config, make_groups, temperature):
     config = make_config(rollout_temperature=temperature)
     trainer = make_trainer(config)
     batch = with_true_log_probs(trainer, build_train_batch(config, None, make_groups()), temperature)
@@ -345,7 +345,7 @@ def test_padding_is_reported(make_trainer, make_config, make_groups):
     assert metrics["tokens"] == sum(batch.response_lengths)
 
 
-def test_a_micro_batch_larger_than_the_step_is_refused(make_config):  # case G4
+def test_case_g4_a_micro_batch_larger_than_the_step_is_refused(make_config):
     with pytest.raises(ConfigError, match="is 8, more than the 4 samples of an optimizer step"):
         make_config(rollout_batch_size=1, micro_batch_size=8)
 

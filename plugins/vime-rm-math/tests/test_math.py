@@ -74,7 +74,7 @@ def test_verdicts_are_the_same_from_forked_processes() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=100)
 
 
-def test_a_thread_that_is_not_the_main_one() -> None:
+def test_case_b1_a_thread_that_is_not_the_main_one() -> None:
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.extend([grade(r"\boxed{4}", "4"), grade(r"\boxed{\sqrt{16}}", "4")]))
     thread.start()

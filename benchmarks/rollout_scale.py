@@ -79,9 +79,8 @@ class Run:
             prompt_data=str(prompts), n_samples_per_prompt=SAMPLES, rollout_max_response_len=4, **{**defaults, **options}
         )
         engine = FakeEngine(policy=lambda token_ids, params: [5, 6, 7, 8])
-        self.source = RolloutDataSourceWithBuffer(
-            self.config, tokenizer=engine.tokenizer, buffer_filter=plugins.claimed("buffer_filter") if filters else None
-        )
+        chosen_by: Any = plugins.claimed("buffer_filter")
+        self.source = RolloutDataSourceWithBuffer(self.config, tokenizer=engine.tokenizer, buffer_filter=chosen_by)
         scorer = RewardScorer(self.config, plugins)
         self.context = RolloutContext(self.config, engine, plugins, scorer, deterministic)
 

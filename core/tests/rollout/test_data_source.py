@@ -421,29 +421,59 @@ def test_the_state_is_a_snapshot(tmp_path):
 
 # Any interleaving of taking, returning, saving and being killed gives the sequence of a run that was never interrupted.
 
-ACTIONS = st.lists(st.tuples(st.sampled_from(["take", "give", "interrupt"]), st.integers(0, 4)), max_size=30)
+ACTIONS = st.lists(st.tuples(st.sampled_from(["take", "give", "give parts", "sync", "interrupt"]), st.integers(0, 4)), max_size=30)
 
 
-@given(actions=ACTIONS, prompts=st.integers(1, 6), shuffle=st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_interruptions_change_nothing(tmp_path_factory, actions, prompts, shuffle):
-    config = _config(tmp_path_factory.getbasetemp(), prompts=prompts, rollout_shuffle=shuffle)
+def _newest_first(args, rollout_id, buffer, num_samples):
+    return buffer[::-1][:num_samples]
 
-    def play(interrupts: bool) -> list[tuple[Any, ...]]:
-        source, held, seen = RolloutDataSourceWithBuffer(config), [], []
+
+def _throws_the_rest_away(args, rollout_id, buffer, num_samples):
+    chosen = buffer[1::2][:num_samples]
+    buffer.clear()
+    return chosen
+
+
+def _with_parts(group: list[Sample], version: int) -> list[Sample]:
+    """The group as an aborted rollout returns it: one sample finished and rewarded, the others with a part of their tokens."""
+    for place, sample in enumerate(group):
+        sample.tokens = sample.tokens or [4]
+        sample.append_response_tokens(tokens=[5, 6], log_probs=[-0.5, -1 / 3], meta_info={"weight_version": version}, text="12")
+        sample.status, sample.reward = (Status.ABORTED, None) if place else (Status.COMPLETED, 0.1)
+    return group
+
+
+@given(
+    actions=ACTIONS,
+    prompts=st.integers(1, 6),
+    buffer_filter=st.sampled_from([None, _newest_first, _throws_the_rest_away]),
+    options=st.fixed_dictionaries(
+        {"rollout_shuffle": st.booleans(), "max_staleness": st.sampled_from([None, 0, 1]), "num_epoch": st.sampled_from([None, 2])}
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_interruptions_change_nothing(tmp_path_factory, actions, prompts, buffer_filter, options):
+    config = _config(tmp_path_factory.getbasetemp(), prompts=prompts, **options)
+
+    def play(interrupts: bool) -> list[Any]:
+        source, held, seen = RolloutDataSourceWithBuffer(config, buffer_filter=buffer_filter), [], []
+        source.weight_version = version = 0
         for action, number in actions:
             if action == "take":
                 groups = source.get_samples(number)
-                seen += [(g[0].label, g[0].group_index, [s.index for s in g], g[0].metadata) for g in groups]
+                seen += [sample.to_dict() for group in groups for sample in group]
                 held += groups
-            elif action == "give":
+            elif action in ("give", "give parts"):
                 back, held = held[:number], held[number:]
-                source.add_samples(back)
+                source.add_samples([_with_parts(group, version) for group in back] if action == "give parts" else back)
+            elif action == "sync":
+                source.weight_version = version = version + 1
             elif interrupts:
                 state = json.loads(json.dumps(source.state_dict()))
-                source = RolloutDataSourceWithBuffer(config)
+                source = RolloutDataSourceWithBuffer(config, buffer_filter=buffer_filter)
                 source.load_state_dict(state)
-        return seen
+                source.weight_version = version
+        return [*seen, source.state_dict()]
 
     assert play(interrupts=True) == play(interrupts=False)
 

@@ -273,7 +273,8 @@ class LocalRuntime:
         with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
 
             def show(collected: Collected) -> None:
-                progress.update(len(collected.kept), collected.drop_reasons)
+                speed = collected.tokens / (time.perf_counter() - started)
+                progress.update(len(collected.kept), collected.drop_reasons, speed)
 
             rollout = self._run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started

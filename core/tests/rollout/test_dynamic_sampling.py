@@ -364,6 +364,7 @@ def test_a_partial_sample_is_continued_and_its_old_part_masked(tmp_path: Path) -
     for sample, part in zip(group, parts, strict=True):
         assert sample.response_length == 8
         assert sample.response == setup.engine.tokenizer.decode(sample.tokens[-8:])
+        assert sample.weight_versions == ([0, 5] if part else [5])
         assert sample.loss_mask is None if part == 0 else sample.loss_mask == [0] * part + [1] * (8 - part)
         assert sample.rollout_log_probs is not None and len(sample.rollout_log_probs) == 8
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from vime.train.checkpoint import read_manifest
 
 NUM_GPUS = 0
 
@@ -17,6 +18,8 @@ SOURCE = '''
 import json
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
 from vime.api import Sample
 
 
@@ -25,6 +28,7 @@ class Upstream:
 
     def __init__(self, args):
         self.args, self.position = args, 0
+        self.tokenizer = AutoTokenizer.from_pretrained(args.hf_checkpoint)  # the sft plugin asks the source for it
         self.rows = [json.loads(line) for line in Path(args.prompt_data).read_text().splitlines()]
 
     def get_samples(self, num_samples):
@@ -81,7 +85,7 @@ def test_a_source_of_ones_own_goes_on_where_the_run_stopped(
     second = vime(*flags, "--num-rollout", "4", "--load", "auto", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert (tmp_path / "taken.txt").read_text().split() == [str(index) for index in range(16)]
-    manifest = json.loads((tmp_path / "run" / "checkpoints" / "step_4" / "manifest.json").read_text())
+    manifest = read_manifest(tmp_path / "run" / "checkpoints" / "step_4")
     assert manifest["data_source"] == (None if name == "Upstream" else {"position": 16})
 
 

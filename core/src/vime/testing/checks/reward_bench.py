@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from vime.config.run_config import RunConfig
 from vime.plugins.loading import describe
@@ -126,7 +126,7 @@ class RewardBench:
             value.close()
             raise BadRewardError(f"{self.who} returned a coroutine in the place of a reward", hint="await it: asyncio.gather(*coroutines)")
         if isinstance(value, dict) and value and self._key is None:
-            self._key = _key_of(value)  # pyright: ignore[reportUnknownArgumentType]
+            self._key = _key_of(cast("dict[str, Any]", value))
         return check_reward(value, self.who, sample, (self._key,) if self._key else ())
 
     def number(self, reward: Reward) -> float:

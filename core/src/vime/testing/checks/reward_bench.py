@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import math
 import time
@@ -56,7 +57,7 @@ class RewardBench:
         self.bench = bench
         self.grouped = _scores_groups_only(bench)
         """Whether it is called with groups only."""
-        self.config: RunConfig = bench.config(group_rm=True) if self.grouped else bench.config(group_rm=False)
+        self.config: RunConfig = bench.config(group_rm=True, n_samples_per_prompt=2) if self.grouped else bench.config(group_rm=False)
         self.manager: PluginManager = bench.load(self.config)
         self.function: HookFunction = bench.function(self.manager)
         self.who = f"{self.function.label}: custom_rm"
@@ -95,18 +96,28 @@ class RewardBench:
         self._next += 1
         return one.sample(self._next, group_index=self._next if group_index is None else group_index)
 
+    def shown(self, sample: Sample) -> list[Sample]:
+        """What a call for this sample is given: it alone, or for a reward of groups a group with it in front."""
+        if not self.grouped:
+            return [sample]
+        other = copy.deepcopy(sample)
+        other.index, other.response = -(sample.index or 0), WRONG_RESPONSES[0]
+        return [sample, other]
+
     def call(self, samples: list[Sample], *, group: bool, function: HookFunction | None = None) -> Any:
         """What the function itself returns, in this process."""
         function = function or self.function
-        return self.run(function.acall(**call_arguments(self.config, function, samples, group)))
+        config = self.bench.config(group_rm=True, n_samples_per_prompt=len(samples)) if group else self.config
+        return self.run(function.acall(**call_arguments(config, function, samples, group)))
 
     def score(self, sample: Sample, *, function: HookFunction | None = None) -> Reward:
         """The reward of one sample, checked. Raises what the function raises, and BadRewardError."""
         if not self.grouped:
             return self.checked(self.call([sample], group=False, function=function), sample)
-        answer = self.call([sample], group=True, function=function)
+        group = self.shown(sample)
+        answer = self.call(group, group=True, function=function)
         try:
-            (value,) = check_rewards(answer, self.who, [sample])
+            value = check_rewards(answer, self.who, group)[0]
         except BadRewardError as error:
             raise MisshapenError(error.message, hint=error.hint) from None
         return self.checked(value, sample)
@@ -125,8 +136,9 @@ class RewardBench:
         if asyncio.iscoroutine(value):
             value.close()
             raise BadRewardError(f"{self.who} returned a coroutine in the place of a reward", hint="await it: asyncio.gather(*coroutines)")
-        if isinstance(value, dict) and value and self._key is None:
+        if self._key is None and isinstance(value, dict) and value:
             self._key = _key_of(cast("dict[str, Any]", value))
+        value = cast("Any", value)
         return check_reward(value, self.who, sample, (self._key,) if self._key else ())
 
     def number(self, reward: Reward) -> float:
@@ -188,7 +200,8 @@ class RewardBench:
     def _try_wrong(self, one: Input, value: float, found: Findings) -> None:
         """Look for a worse answer to the same prompt."""
         for response in WRONG_RESPONSES:
-            wrong = one.but(response=response)
+            apart = f"{one.prompt} Think." if isinstance(one.prompt, str) and not self.bench.cases else one.prompt
+            wrong = one.but(response=response, prompt=apart)  # a prompt of its own: no reward may go by it
             worse = self._try(wrong, found)
             if worse is not None and not same(worse, value):
                 found.gold, found.wrong = (one, wrong) if value > worse else (wrong, one)

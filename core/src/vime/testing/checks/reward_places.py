@@ -74,7 +74,7 @@ class RewardPlace:
         Raises what the reward raises, IsolatedTimeout past `reward_timeout`, and IsolatedError where the worker dies.
         """
         group = self.reward.grouped
-        payload = pickle.dumps([sample])
+        payload = pickle.dumps(self.reward.shown(sample))
         answer = await self._pool.acall(call_quietly, self._reference, self._config, payload, group)
         outcome: Outcome = pickle.loads(answer)
         if outcome.error is not None:

@@ -181,23 +181,26 @@ def _maybe(reward: RewardBench, one: Input, function: HookFunction) -> float | N
 
 def _score_as_the_run(reward: RewardBench, samples: list[Sample]) -> None:
     """Score samples through the core's scorer, in this process: asynchronous rewards in one loop, others in threads."""
-    config = reward.bench.config(group_rm=reward.grouped, reward_isolation="thread", reward_key=reward.key)
+    config = reward.bench.config(
+        group_rm=reward.grouped, n_samples_per_prompt=2 if reward.grouped else 1, reward_isolation="thread", reward_key=reward.key
+    )
     scorer = RewardScorer(config, reward.manager)
     try:
         if reward.grouped:
-            reward.run(_groups_of_one(scorer, samples))
+            reward.run(_groups(scorer, [reward.shown(sample) for sample in samples]))
         else:
             reward.run(scorer.score(samples))
     finally:
         scorer.close()
 
 
-async def _groups_of_one(scorer: RewardScorer, samples: list[Sample]) -> None:
-    await asyncio.gather(*(scorer.score_group([sample]) for sample in samples))
+async def _groups(scorer: RewardScorer, groups: list[list[Sample]]) -> None:
+    await asyncio.gather(*(scorer.score_group(group) for group in groups))
 
 
 async def _call(reward: RewardBench, one: Input) -> Any:
-    return await reward.function.acall(**call_arguments(reward.config, reward.function, [reward.fresh(one)], reward.grouped))
+    shown = reward.shown(reward.fresh(one))
+    return await reward.function.acall(**call_arguments(reward.config, reward.function, shown, reward.grouped))
 
 
 CHECKS: tuple[Check, ...] = (

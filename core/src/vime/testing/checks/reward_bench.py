@@ -100,7 +100,8 @@ class RewardBench:
         """What a call for this sample is given: it alone, or for a reward of groups a group with it in front."""
         if not self.grouped:
             return [sample]
-        other = copy.deepcopy(sample)
+        fields: dict[str, Any] = object.__getattribute__(sample, "__dict__")  # unnoticed by a sample that notes what is read
+        other = Sample(**copy.deepcopy({name: value for name, value in fields.items() if name in Sample.__dataclass_fields__}))
         other.index, other.response = -(sample.index or 0), WRONG_RESPONSES[0]
         return [sample, other]
 
@@ -170,13 +171,22 @@ class RewardBench:
     def pair(self) -> tuple[Input, Input]:
         """A right answer and a wrong one whose rewards differ. Skips the check where none was found."""
         found = self.survey()
+        _refuse_bad(found)
         if found.gold is None or found.wrong is None:
             skip(f"no two responses were found that get different rewards; {NEED_CASE}")
         return found.gold, found.wrong
 
+    def steady(self, one: Input) -> float:
+        """The reward of a sample, called twice. Skips the check where the two differ, which reward-deterministic reports."""
+        value = self.value(one)
+        if not same(value, self.value(one)):
+            skip("the same sample gets different rewards")
+        return value
+
     def one(self) -> Input:
         """A sample that it can score, right where one was found. Skips the check where there is none."""
         found = self.survey()
+        _refuse_bad(found)
         if not found.valid:
             skip(f"no sample was found that this reward can score; {NEED_CASE}")
         return found.gold or found.valid[0][0]
@@ -216,6 +226,11 @@ class RewardBench:
             self._try_wrong(high, self.number(most), found)
         else:
             found.gold, found.wrong = high, low
+
+
+def _refuse_bad(found: Findings) -> None:
+    if found.bad or found.misshapen:
+        skip("it returned something that is no reward")
 
 
 def same(one: float, other: float) -> bool:

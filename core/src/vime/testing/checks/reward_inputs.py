@@ -15,6 +15,9 @@ NEED_CASE = "give a known case: RewardCase(prompt, response, label, reward), or 
 WRONG_RESPONSES = ("I do not know.", "", "no " * 4000)
 """Responses that no label calls right."""
 
+MOST_TOKENS = 1000
+"""Tokens that a sample gets, however long its text is: one for each character would take longer than the reward."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -32,7 +35,7 @@ class Input:
         """A finished sample that shares nothing with any other."""
         sample = finished_sample(
             index,
-            self.response if len(self.response) <= 10_000 else self.response[:10_000],
+            self.response[:MOST_TOKENS],
             status=self.status,
             prompt=copy.deepcopy(self.prompt),
             label=copy.deepcopy(self.label),

@@ -117,18 +117,16 @@ def gold_is_best(bench: Bench) -> None:
     if not bench.cases:
         skip(f"no known case: {NEED_CASE}")
     with RewardBench(bench) as reward:
-        gold = max(reward.survey().valid, key=lambda pair: reward.number(pair[1]), default=(None, 0.0))[0]
-        if gold is None:
+        scored = [(one, value) for one in from_cases(bench.cases) if (value := _number(reward, one)) is not None]
+        if not scored:
             skip("no case can be scored")
+        gold = max(scored, key=lambda pair: pair[1])[0]
         if not _reads_label(reward, gold):
             skip("it does not look at the label, so that no response is the right one")
         best = reward.value(gold)
         for response in WRONG_RESPONSES[:2]:
-            try:
-                value = reward.value(gold.but(response=response))
-            except Exception:  # noqa: BLE001 - reward-hostile-text reports it
-                continue
-            if value > best and not same(value, best):
+            value = _number(reward, gold.but(response=response))
+            if value is not None and value > best and not same(value, best):
                 known = short(gold.response)
                 fail(
                     f"{reward.who} gives {value:g} for the response {short(response)}, and {best:g} for the known answer {known}",
@@ -143,15 +141,19 @@ def discriminates(bench: Bench) -> None:
     with RewardBench(bench) as reward:
         values: list[float] = []
         for one in from_cases(bench.cases):
-            others = [one, *(one.but(response=response) for response in WRONG_RESPONSES), one.but(status=Status.TRUNCATED)]
+            try:
+                got = reward.score(reward.fresh(one))
+                met = _as_expected(got, one.expected, reward)
+            except Exception:  # noqa: BLE001 - reward-known-answers reports it
+                met = False
+            if not met:
+                skip("not every known case gets the reward that it should")
+            values.append(reward.value(one))
+            others = [*(one.but(response=response) for response in WRONG_RESPONSES), one.but(status=Status.TRUNCATED)]
             for other in others:
                 reward.still()
-                try:
-                    values.append(reward.value(other))
-                except Exception:  # noqa: BLE001 - other checks report it
-                    continue
-        if not values:
-            skip("no case can be scored")
+                value = _number(reward, other)
+                values += [] if value is None else [value]
         if all(same(value, values[0]) for value in values):
             fail(
                 f"{reward.who} gives {values[0]:g} for every response: the known cases, an empty one and a senseless one alike",
@@ -164,6 +166,14 @@ def _attempt(reward: RewardBench, sample: Sample) -> None:
         reward.score(sample)
     except Exception:  # noqa: BLE001 - what it changed before it raised counts as well
         return
+
+
+def _number(reward: RewardBench, one: Input) -> float | None:
+    """The reward of a sample; None where it raises or returns no reward, which other checks report."""
+    try:
+        return reward.value(one)
+    except Exception:  # noqa: BLE001 - whatever a reward raises
+        return None
 
 
 def _as_expected(got: Any, expected: Any, reward: RewardBench) -> bool:

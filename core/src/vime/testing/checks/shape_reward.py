@@ -42,7 +42,8 @@ class ShapingBench:
     def usable(self) -> ShapingBench:
         """Skip the check where an ordinary sample gets no valid addition, which shape-reward-finite reports."""
         try:
-            self.add(_scored("an answer", 1.0))
+            for sample in _samples():
+                self.add(sample)
         except Exception:  # noqa: BLE001 - whatever a plugin raises
             skip("an ordinary sample gets no valid addition")
         return self
@@ -72,6 +73,8 @@ def dict_rewards(bench: Bench) -> None:
         sample.reward = {"length": 3.0, "acc": sample.reward}
         got = keyed.attempt(sample, "a dict reward under --reward-key acc", hint)
         expected = numbers.add(plain)
+        if not same(expected or 0.0, numbers.add(plain) or 0.0):
+            skip("the same sample gets different additions")
         if bench.deterministic and not same(got or 0.0, expected or 0.0):
             fail(f"{keyed.who} adds {got!r} to a dict reward, and {expected!r} to the same reward as a number", hint)
 

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from zoo import buffer_filters, sample_filters, shaping, sound_filters
+from zoo import filters as zoo_filters
 from zoo.base import Wrong, unbroken
-from zoo.filters import ZOO
 
 from vime.errors import VimeError
 from vime.rollout.buffer import take_with_filter
@@ -18,10 +19,12 @@ from vime.rollout.runner import RolloutRunner
 from vime.testing.checks import all_samples, buffer_filter, filters, sample_filter, sample_hook, shape_reward
 from vime.testing.factories import finished_group, finished_groups
 from vime.testing.fakes import FakeEngine
+from vime.testing.runner import check
 from vime.testing.subject import find_subject
 
 NUM_GPUS = 0
 
+ZOO = zoo_filters.ZOO + sample_filters.ZOO + buffer_filters.ZOO + shaping.ZOO
 CHECKS = filters.CHECKS + sample_filter.CHECKS + buffer_filter.CHECKS + shape_reward.CHECKS + sample_hook.CHECKS + all_samples.CHECKS
 
 
@@ -75,6 +78,34 @@ def test_the_run_refuses_it_too(entry: Wrong) -> None:
 @pytest.mark.parametrize("checks", [CHECKS])
 def test_every_check_of_these_hooks_is_broken_by_an_entry(checks: tuple[Any, ...]) -> None:
     assert unbroken(checks, ZOO) == []
+
+
+SOUND: list[tuple[Any, dict[str, Any]]] = [
+    ("nonzero-std", {}),
+    ("truncated", {}),
+    ("vime_filters_basic.nonzero_std:check_reward_nonzero_std", {"hook": "dynamic_sampling_filter"}),
+    ("vime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std_with_fallback", {"hook": "dynamic_sampling_filter"}),
+    (sound_filters.solved, {"hook": "dynamic_sampling_filter"}),
+    (sound_filters.varied, {"hook": "dynamic_sampling_filter"}),
+    (sound_filters.NeedsSamples, {}),
+    (sound_filters.OncePerPrompt, {}),
+    (sound_filters.too_long, {"hook": "rollout_sample_filter"}),
+    (sound_filters.WorstHalf, {}),
+    (sound_filters.pop_first, {"hook": "buffer_filter"}),
+    (sound_filters.FinishedFirst, {}),
+    (sound_filters.SeededShuffle, {}),
+    (sound_filters.Brevity, {}),
+    (sound_filters.Punishment, {}),
+    (sound_filters.MarksThinking, {}),
+    (sound_filters.as_a_copy, {"hook": "rollout_sample_hook"}),
+    (sound_filters.Counter, {}),
+]
+
+
+@pytest.mark.parametrize(("target", "options"), SOUND, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_sound_plugin_fails_no_check(target: Any, options: dict[str, Any]) -> None:
+    report = check(target, **options)
+    assert [(result.id, result.message) for result in report.failures] == []
 
 
 if __name__ == "__main__":

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from zoo import reward as zoo_reward
+from zoo import reward_groups, reward_runs, sound_rewards
 from zoo.base import Wrong, unbroken
-from zoo.reward import ZOO, BusyJudge
 
 from vime.errors import VimeError
 from vime.rollout.rewards import RewardScorer
 from vime.testing.checks import reward
+from vime.testing.checks.base import RewardCase
 from vime.testing.checks.reward_inputs import Input
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
 
 NUM_GPUS = 0
 
+ZOO = zoo_reward.ZOO + reward_runs.ZOO + reward_groups.ZOO
 IN_WORKERS = {"reward-hostile-text", "reward-in-process"}
 """Checks that start worker processes: run where they matter to the entry, and for the good rewards."""
 QUICK = [each.id for each in reward.CHECKS if each.id not in IN_WORKERS]
@@ -51,7 +55,7 @@ def as_the_run_scores(entry: Wrong) -> None:
 def test_the_run_refuses_it_too(entry: Wrong) -> None:
     with pytest.raises(VimeError) as caught:
         as_the_run_scores(entry)
-    assert caught.value.message == entry.core
+    assert entry.core is not None and entry.core in caught.value.message
 
 
 def test_every_check_of_rewards_is_broken_by_an_entry() -> None:
@@ -59,9 +63,60 @@ def test_every_check_of_rewards_is_broken_by_an_entry() -> None:
 
 
 def test_heavy_work_on_the_event_loop_is_told_by_processor_time() -> None:
-    result = check(BusyJudge, only=["reward-event-loop"])["reward-event-loop"]
+    result = check(reward_runs.BusyJudge, only=["reward-event-loop"])["reward-event-loop"]
     assert result.message == "plugin 'BusyJudge': custom_rm holds up the event loop: it computes in compare"
-    assert "reward.py:" in result.hint
+    assert "reward_runs.py:" in result.hint
+
+
+GOLD = RewardCase("What is 2 + 2?", "4", "4", 1.0)
+WRONG = RewardCase("What is 2 + 3?", "4", "5", 0.0)
+SOUND: list[tuple[Any, dict[str, Any]]] = [
+    ("math", {"cases": [RewardCase("What is 2 + 2?", r"\boxed{4}", "4", 1.0), RewardCase("What is 2 + 2?", "5", "4", 0.0)]}),
+    (sound_rewards.exact, {"hook": "custom_rm", "cases": [GOLD, WRONG]}),
+    (sound_rewards.boxed, {"hook": "custom_rm"}),
+    (sound_rewards.batched, {"hook": "custom_rm"}),
+    (sound_rewards.batched, {"hook": "custom_rm", "args": {"group_rm": True}}),
+    (sound_rewards.scores_both, {"hook": "custom_rm"}),
+    (sound_rewards.scores_both, {"hook": "custom_rm", "args": {"group_rm": True}}),
+    (sound_rewards.with_few_slots, {"hook": "custom_rm", "cases": [GOLD]}),
+    (sound_rewards.Judge, {"deterministic": False}),
+    (sound_rewards.Parts, {"args": {"reward_key": "acc"}}),
+    (sound_rewards.Parts, {"cases": [RewardCase("2 + 2?", "4", "4", {"acc": 1.0}), RewardCase("2 + 2?", "5", "4", 0.0)]}),
+    (sound_rewards.Rank, {}),
+    (sound_rewards.Whitened, {"args": {"group_rm": True}}),
+    (sound_rewards.Both, {}),
+    (sound_rewards.Words, {"cases": sound_rewards.WORDS}),
+    (sound_rewards.LengthPenalty, {"settings": {"most": 40}}),
+    (sound_rewards.LengthPenalty, {"cases": [RewardCase("Write.", "a word", None, 0.0)]}),
+    (sound_rewards.Overlap, {"cases": [RewardCase("Capital of France?", "it is Paris", "Paris", 0.5)]}),
+    (sound_rewards.ValidJson, {}),
+    (sound_rewards.Tolerance, {"cases": [GOLD, WRONG]}),
+    (sound_rewards.Curriculum, {"deterministic": False}),
+    (sound_rewards.Verbose, {"cases": [GOLD, WRONG]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "options"), SOUND, ids=[f"{number}-{getattr(one, '__name__', one)}" for number, (one, _) in enumerate(SOUND)]
+)
+def test_a_sound_reward_fails_no_check(target: Any, options: dict[str, Any]) -> None:
+    report = check(target, **options)
+    assert [(result.id, result.message) for result in report.failures] == []
+    assert len(report.checks) >= len(reward.CHECKS)
+
+
+def test_a_reward_that_takes_a_second_is_checked_as_far_as_time_allows() -> None:
+    report = check(sound_rewards.SlowJudge, only=["reward-finite", "reward-deterministic", "reward-event-loop", "reward-no-shared-state"])
+    assert [(result.id, result.message) for result in report.failures] == []
+
+
+def test_a_reward_that_needs_metadata_asks_for_a_case() -> None:
+    report = check(sound_rewards.Words)
+    (failure,) = report.failures
+    assert failure.id == "reward-scores"
+    assert failure.message.endswith("['keywords'] has to be a list of words, got None for every sample that was tried")
+    assert "RewardCase(prompt, response, label, reward)" in failure.hint
+    assert "give a known case" in report["reward-hostile-text"].message
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def same_choice(bench: Bench) -> None:
     if choices[0] != choices[1]:
         fail(
             f"{BufferFilterBench(bench).who} chooses differently each time, so that a resumed run goes on with other groups",
-            "seed what is random from rollout_id and args.seed, or declare it: deterministic = False",
+            "seed what is random from rollout_id and args.rollout_seed, or declare it: deterministic = False",
         )
 
 

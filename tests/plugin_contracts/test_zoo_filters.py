@@ -46,7 +46,7 @@ def as_the_run_calls(entry: Wrong) -> None:
     elif hook == "buffer_filter":
         take_with_filter(function, config, 1, finished_groups(5), 0 if "zero" in entry.name else 2)
     elif hook == "rollout_sample_filter":
-        context: Any = RolloutContext(config, FakeEngine(), manager, None, deterministic=True)  # pyright: ignore[reportArgumentType]
+        context: Any = RolloutContext(config, FakeEngine(), manager, None, deterministic=True)
         built_in: Any = None
         asyncio.run(RolloutRunner(context, built_in)._filter_samples(sample_filter.batch()))
     else:

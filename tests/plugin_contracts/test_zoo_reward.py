@@ -96,17 +96,15 @@ SOUND: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("target", "options"), SOUND, ids=[f"{number}-{getattr(one, '__name__', one)}" for number, (one, _) in enumerate(SOUND)]
-)
+@pytest.mark.parametrize(("target", "options"), SOUND, ids=lambda value: getattr(value, "__name__", None))
 def test_a_sound_reward_fails_no_check(target: Any, options: dict[str, Any]) -> None:
     report = check(target, **options)
     assert [(result.id, result.message) for result in report.failures] == []
     assert len(report.checks) >= len(reward.CHECKS)
 
 
-def test_a_reward_that_takes_a_second_is_checked_as_far_as_time_allows() -> None:
-    report = check(sound_rewards.SlowJudge, only=["reward-finite", "reward-deterministic", "reward-event-loop", "reward-no-shared-state"])
+def test_a_reward_that_waits_for_a_second_does_not_hold_up_the_loop() -> None:
+    report = check(sound_rewards.SlowJudge, only=["reward-event-loop"])
     assert [(result.id, result.message) for result in report.failures] == []
 
 

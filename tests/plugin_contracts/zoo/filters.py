@@ -118,6 +118,23 @@ class EverySecond:
         return self.count % 2 == 1
 
 
+class OneMemoryForAll:
+    seen: set[str] = set()  # noqa: RUF012
+
+    @hookimpl
+    def dynamic_sampling_filter(self, samples: list[Sample]) -> DynamicFilterOutput:
+        responses = {sample.response for sample in samples}
+        known = bool(responses & self.seen)
+        self.seen.update(responses)
+        return DynamicFilterOutput(not known, "seen_before")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": sorted(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen.update(state["seen"])
+
+
 class FirstSampleOnly:
     @hookimpl
     def dynamic_sampling_filter(self, args: Any, samples: list[Sample]) -> bool:
@@ -139,7 +156,7 @@ class RelativeDeviation:
 class ReadsRewardItself:
     @hookimpl
     def dynamic_sampling_filter(self, samples: list[Sample]) -> bool:
-        found = [siblings[0].reward for siblings in rollouts(samples) if siblings[0].reward is not None]
+        found: list[Any] = [siblings[0].reward for siblings in rollouts(samples) if siblings[0].reward is not None]
         return bool(found) and 0.0 < sum(found) < len(found)
 
 
@@ -265,6 +282,12 @@ ZOO: tuple[Wrong, ...] = (
         EverySecond,
         "filter-same-verdict",
         "{who}: dynamic_sampling_filter gives the same group another verdict the next time",
+    ),
+    wrong(
+        "a memory that all instances share",
+        OneMemoryForAll,
+        "filter-same-verdict",
+        "{who}: dynamic_sampling_filter knows in one instance what another one has seen",
     ),
     wrong(
         "looks at the first sample only",

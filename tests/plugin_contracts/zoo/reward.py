@@ -204,6 +204,12 @@ class ZeroWithoutTests:
         return sum(test in sample.response for test in tests) / len(tests)
 
 
+class AnswerInTheMetadata:
+    @hookimpl
+    def custom_rm(self, sample: Sample) -> float:
+        return float(sample.response.strip() == sample.metadata.get("solution"))
+
+
 class ZeroForBadTests:
     @hookimpl
     def custom_rm(self, sample: Sample) -> float:
@@ -402,6 +408,12 @@ ZOO: tuple[Wrong, ...] = (
         ZeroWithoutTests,
         "reward-bad-metadata",
         "{who}: custom_rm gives 0 where the metadata has no 'tests', and does not look at the response",
+    ),
+    wrong(
+        "zero where the solution is missing",
+        AnswerInTheMetadata,
+        "reward-bad-metadata",
+        "{who}: custom_rm gives 0 for a right answer whose metadata has no 'solution'",
     ),
     wrong(
         "zero for whatever goes wrong with the metadata",

@@ -33,7 +33,7 @@ class PerToken:
 class NegativeOnly:
     @hookimpl
     def shape_reward(self, sample: Sample) -> float | None:
-        return -0.1 if sample.reward < 0 else None  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
+        return -0.1 if sample.reward < 0 else None  # pyright: ignore[reportOperatorIssue]
 
 
 class NewReward:
@@ -131,7 +131,7 @@ class MeanLength:
 class CountsRightOnes:
     @hookimpl
     def process_all_samples(self, all_samples: list[list[Sample]]) -> None:
-        self.right = sum(sample.reward or 0.0 for group in all_samples for sample in group)  # pyright: ignore[reportArgumentType]
+        self.right = sum(sample.reward or 0.0 for group in all_samples for sample in group)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 ZOO: tuple[Wrong, ...] = (

@@ -163,12 +163,16 @@ def pure(bench: Bench) -> None:
 
 
 def same_verdict(bench: Bench) -> None:
-    """The same group gets the same verdict each time, and whatever came before; filters with a state_dict may differ."""
+    """The same group gets the same verdict each time; with a state_dict it may differ, but not from one new instance to the next."""
     if not bench.deterministic:
         skip("declared as not deterministic")
     filter_ = FilterBench(bench).ready()
     if filter_.stateful:
-        skip("it declares a state: state_dict")
+        first = filter_.verdict(_unseen()).keep
+        filter_.verdict(_unseen())
+        if FilterBench(bench).verdict(_unseen()).keep != first:
+            fail(f"{filter_.who} knows in one instance what another one has seen", "keep the state on self, and make it in __init__")
+        return
     makers: tuple[Make, ...] = (_mixed, _equal, _odd_statuses)
     alone = [FilterBench(bench).verdict(make()).keep for make in makers]
     for _ in range(2):
@@ -290,6 +294,12 @@ def _group(rewards: list[Any]) -> list[Sample]:
 
 def _mixed() -> list[Sample]:
     return _group([1.0, 0.0, 1.0, 0.0])
+
+
+def _unseen() -> list[Sample]:
+    """A group that looks like no other of these checks."""
+    responses = [f"an answer that no other check shows, number {place}" for place in range(4)]
+    return finished_group([1.0, 0.0, 1.0, 0.0], group_index=99, prompt="A prompt that no other check shows.", responses=responses)
 
 
 def _equal() -> list[Sample]:

@@ -13,7 +13,7 @@ from vime.rollout.reward_guard import BadRewardError
 from vime.sample import Sample, Status
 from vime.testing.checks.base import Bench, Check, fail, skip
 from vime.testing.checks.reward_bench import RewardBench, raised, same, short
-from vime.testing.checks.reward_inputs import NEED_CASE, Input, hostile_texts
+from vime.testing.checks.reward_inputs import NEED_CASE, Input, hostile_texts, plausible
 from vime.testing.checks.reward_places import RewardPlace
 from vime.testing.checks.reward_spy import Reads, exceptions_in, spied
 
@@ -69,6 +69,7 @@ def bad_metadata(bench: Bench) -> None:
             fail(f"{reward.who} gives {value:g} where the metadata has no {reads.missing[0]!r}, and does not look at the response", RAISE)
         if found.gold is None:
             if reads.missing:
+                _fill_in(reward, value, reads.missing[0])
                 skip(f"it looks for {reads.missing[0]!r} in the metadata; {NEED_CASE}")
             return
         worst = min([reward.number(other) for _, other in found.valid])
@@ -115,6 +116,16 @@ def cut_responses(bench: Bench) -> None:
             except Exception as error:  # noqa: BLE001 - whatever a reward raises
                 what = "with an empty response" if not response else f"with the response {short(response)}"
                 fail(f"{reward.who} {raised(error)} for a truncated sample {what}", "a cut response is a wrong answer at worst")
+
+
+def _fill_in(reward: RewardBench, value: float, key: str) -> None:
+    """Fail where a right answer gets more as soon as the metadata has `key`: without it, it got a zero."""
+    for other in plausible():
+        reward.still()
+        for filling in (1.0, "4", ["4"], True, {"answer": "4"}):
+            got = _value(reward, other.but(metadata={**other.metadata, key: filling}))
+            if isinstance(got, float) and got > value:
+                fail(f"{reward.who} gives {value:g} for a right answer whose metadata has no {key!r}", RAISE)
 
 
 class _Nonsense:

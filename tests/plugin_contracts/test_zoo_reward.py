@@ -91,6 +91,7 @@ SOUND: list[tuple[Any, dict[str, Any]]] = [
     (sound_rewards.Overlap, {"cases": [RewardCase("Capital of France?", "it is Paris", "Paris", 0.5)]}),
     (sound_rewards.ValidJson, {}),
     (sound_rewards.Tolerance, {"cases": [GOLD, WRONG]}),
+    (sound_rewards.NumberOrText, {}),
     (sound_rewards.Curriculum, {"deterministic": False}),
     (sound_rewards.Verbose, {"cases": [GOLD, WRONG]}),
 ]

@@ -131,7 +131,7 @@ class MeanLength:
 class CountsRightOnes:
     @hookimpl
     def process_all_samples(self, all_samples: list[list[Sample]]) -> None:
-        self.right = sum(sample.reward or 0.0 for group in all_samples for sample in group)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        self.right = sum(sample.reward or 0.0 for group in all_samples for sample in group)  # pyright: ignore[reportCallIssue]
 
 
 ZOO: tuple[Wrong, ...] = (

@@ -175,6 +175,19 @@ class Tolerance:
         return np.float32(bool(found) and abs(float(found[-1]) - expected) < 1e-3)
 
 
+class NumberOrText:
+    """Compares as numbers where both are, and as texts otherwise."""
+
+    @hookimpl
+    def custom_rm(self, sample: Sample) -> float:
+        if sample.label is None:
+            raise ValueError("no label")
+        try:
+            return float(float(sample.response) == float(sample.label))
+        except (TypeError, ValueError):
+            return float(sample.response.strip() == str(sample.label))
+
+
 class Curriculum:
     """Keeps a state, and declares it."""
 

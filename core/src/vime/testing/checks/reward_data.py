@@ -53,6 +53,10 @@ def wrong_label(bench: Bench) -> None:
         with exceptions_in(reward.function.function) as swallowed:
             value = _value(reward, gold.but(label=label))
         new = [error for error in swallowed if type(error) not in {type(known) for known in usual}]
+        if isinstance(gold.label, str):  # one that reads numbers where it can and compares texts otherwise is right to catch that
+            text = _value(reward, gold.but(label="blue", response=gold.response.replace(gold.label, "blue")))
+            if isinstance(text, float) and same(text, normal):
+                return
         if isinstance(value, float) and not same(value, normal) and new:
             fail(f"{reward.who} gives {value:g} for the label {label!r}: it raised {describe(new[0])}, and caught it", RAISE)
 

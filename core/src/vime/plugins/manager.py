@@ -95,7 +95,7 @@ class PluginManager:
         if eval_path:
             if announce is not None:
                 announce(f"--eval-function-path {eval_path}")
-            manager._eval_function = manager.path_function(eval_path, "generate_rollout")
+            manager._eval_function = manager.path_function(eval_path, "generate_rollout", path_flag=EVAL_PATH_FLAG)
         manager.check_conflicts()
         return manager
 
@@ -191,11 +191,14 @@ class PluginManager:
         functions = self.implementations(hook)
         return functions[0] if len(functions) == 1 else None
 
-    def path_function(self, path: str, hook: str) -> HookFunction:
-        """The function that `path` names, checked for `hook` and adapted to it. Resolved once."""
+    def path_function(self, path: str, hook: str, *, path_flag: str | None = None) -> HookFunction:
+        """The function that `path` names, checked for `hook` and adapted to it. Resolved once.
+
+        `path_flag` is the attribute of the configuration that named it, where it is not the hook's own.
+        """
         key = (path, _known(hook))
         if key not in self._by_path:
-            self._by_path[key] = load_path_function(path, hook, self.times)
+            self._by_path[key] = load_path_function(path, hook, self.times, path_flag=path_flag)
         return self._by_path[key]
 
     def path_labels(self) -> list[str]:

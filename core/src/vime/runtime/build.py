@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vime.data.dataset import load_dataset
 from vime.rollout.data_source import DataSource, RolloutDataSourceWithBuffer
 from vime.rollout.evaluate import EvalDataset
+from vime.rollout.hook_guards import check_data_source
+from vime.rollout.unchanged import watched
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -16,10 +18,15 @@ if TYPE_CHECKING:
 
 def build_data_source(config: RunConfig, plugins: PluginManager, tokenizer: Any) -> DataSource:
     """The data source of a plugin or of --data-source-path, else the prompts of --prompt-data with a buffer."""
+    buffer_filter: Any = plugins.claimed("buffer_filter")
     claimed = plugins.claimed("make_data_source")
     if claimed is not None:
-        return claimed.run(args=config)
-    buffer_filter: Any = plugins.claimed("buffer_filter")
+        with watched(config, claimed):
+            source = claimed.run(args=config)
+        check_data_source(claimed.label, source)
+        if isinstance(source, RolloutDataSourceWithBuffer) and source.buffer_filter is None:
+            source.buffer_filter = buffer_filter
+        return source
     # The number of rollouts bounds the run, not the source: epochs wrap as often as filters make it necessary.
     endless = config.model_copy(update={"num_rollout": config.num_rollout or 0})
     return RolloutDataSourceWithBuffer(endless, tokenizer=tokenizer, buffer_filter=buffer_filter)

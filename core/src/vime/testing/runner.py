@@ -53,17 +53,35 @@ def check(
 
     Raises PluginError where nothing answers to `target` or its hook cannot be told, ConfigError for check ids that do not exist.
     """
-    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog)
-    session = Session(
-        subject,
-        hooks=None if hook is None else (hook,),
-        cases=tuple(cases),
+    session = prepare(
+        target,
+        hook=hook,
+        settings=settings,
+        args=args,
+        cases=cases,
         deterministic=deterministic,
-        expected_failures=expected_failures or {},
+        expected_failures=expected_failures,
         only=only,
         timeout=timeout,
+        catalog=catalog,
     )
-    return Report(subject.target, [session.run(each) for each in session.checks])
+    return Report(session.subject.target, [session.run(each) for each in session.checks])
+
+
+def prepare(
+    target: Any,
+    *,
+    hook: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] | None = None,
+    catalog: Catalog | None = None,
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> Session:
+    """The checks of `target`, ready to be run one by one; arguments and errors are those of `check`."""
+    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog, timeout=timeout)
+    given = {name: value for name, value in options.items() if value is not None}
+    return Session(subject, hooks=None if hook is None else (hook,), timeout=timeout, **given)
 
 
 @dataclass
@@ -82,7 +100,7 @@ class Session:
     """What there is to run, in order."""
     _refused: VimeError | None = None
     """Why the subject cannot be loaded; hook checks are skipped then."""
-    _hung: dict[str | None, str] = field(default_factory=dict[str | None, str])
+    hung: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """By hook, the check that did not end."""
 
     def __post_init__(self) -> None:
@@ -98,7 +116,7 @@ class Session:
             implemented, error = _in_thread(self.subject.hooks, self.timeout, f"loading {self.subject.target}")
         if error is not None:
             self._refused = error if isinstance(error, VimeError) else PluginError(f"loading it raised {describe(error)}{_place(error)}")
-            return {None, *(self.hooks or self.subject.hooks_by_declaration())}
+            return {None, *(self.hooks or ()), *([self.subject.path_hook] if self.subject.path_hook else [])}
         missing = [hook for hook in self.hooks or () if hook not in implemented]
         if missing:
             raise PluginError(f"{self.subject.target} does not implement {missing[0]}", hint="it implements " + ", ".join(implemented))
@@ -124,15 +142,15 @@ class Session:
     def _run(self, each: Check) -> CheckResult:
         if each.hook is not None and self._refused is not None:
             return CheckResult(each.id, "skip", f"not run: {self._refused.message}", self._refused.hint or "")
-        if each.hook in self._hung:
-            return CheckResult(each.id, "skip", f"not run, because {self._hung[each.hook]} did not end")
+        if each.hook in self.hung:
+            return CheckResult(each.id, "skip", f"not run, because {self.hung[each.hook]} did not end")
         bench = Bench(self.subject, each.hook or "", self.cases, self.deterministic)
         with _aside() as output:
             _, error = _in_thread(lambda: each.run(bench), self.timeout, each.id)
             if error is None:
                 return CheckResult(each.id, "pass")
             if isinstance(error, _Hung):
-                self._hung[each.hook] = each.id
+                self.hung[each.hook] = each.id
             result = _ended(each, error)
             del error
             gc.collect()  # coroutines that were never awaited warn when they are collected: here, and not in somebody's tests

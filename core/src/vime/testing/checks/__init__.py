@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from vime.testing.checks import all_samples, buffer_filter, filters, reward, sample_filter, sample_hook, shape_reward
+from vime.testing.checks import all_samples, buffer_filter, filters, packaging, reward, sample_filter, sample_hook, shape_reward
 from vime.testing.checks.base import Check
 
 ALL_CHECKS: tuple[Check, ...] = (
+    *packaging.CHECKS,
     *sample_hook.CHECKS,
     *reward.CHECKS,
     *shape_reward.CHECKS,

@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from zoo import buffer_filters, sample_filters, shaping, sound_filters
-from zoo import filters as zoo_filters
-from zoo.base import Wrong, unbroken
 
 from vime.errors import VimeError
 from vime.rollout.buffer import take_with_filter
@@ -21,6 +18,9 @@ from vime.testing.factories import finished_group, finished_groups
 from vime.testing.fakes import FakeEngine
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
+from zoo import buffer_filters, sample_filters, shaping, sound_filters
+from zoo import filters as zoo_filters
+from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 

@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from zoo import reward as zoo_reward
-from zoo import reward_groups, reward_runs, sound_rewards
-from zoo.base import Wrong, unbroken
 
 from vime.errors import VimeError
 from vime.rollout.rewards import RewardScorer
@@ -17,6 +14,9 @@ from vime.testing.checks.base import RewardCase
 from vime.testing.checks.reward_inputs import Input
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
+from zoo import reward as zoo_reward
+from zoo import reward_groups, reward_runs, sound_rewards
+from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 

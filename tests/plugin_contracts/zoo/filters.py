@@ -196,8 +196,14 @@ ZOO: tuple[Wrong, ...] = (
         "returns samples in the place of a verdict",
         ReturnsTheGoodOnes,
         "filter-verdict",
-        "{who}: dynamic_sampling_filter returned list [Sample(group_index=0, index=0, rollout_id=None, prompt='1+1 for group 0; expected DynamicFilterOutput or bool",
-        core="{who}: dynamic_sampling_filter returned list [Sample(group_index=0, index=0, rollout_id=None, prompt='1+1 for group 0; expected DynamicFilterOutput or bool",
+        (
+            "{who}: dynamic_sampling_filter returned list [Sample(group_index=0, index=0, rollout_id=None, "
+            "prompt='1+1 for group 0; expected DynamicFilterOutput or bool"
+        ),
+        core=(
+            "{who}: dynamic_sampling_filter returned list [Sample(group_index=0, index=0, rollout_id=None, "
+            "prompt='1+1 for group 0; expected DynamicFilterOutput or bool"
+        ),
     ),
     wrong(
         "returns a verdict and a reason as a pair",

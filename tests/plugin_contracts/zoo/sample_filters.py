@@ -147,6 +147,7 @@ ZOO: tuple[Wrong, ...] = (
         Flattens,
         "sample-filter-keeps-batch",
         "{who}: rollout_sample_filter flattened the groups: `samples` holds single samples now",
+        core="{who}: rollout_sample_filter changed the batch: the same groups, samples and order are expected afterwards",
     ),
     wrong(
         "sorts groups in place",
@@ -169,12 +170,14 @@ ZOO: tuple[Wrong, ...] = (
         FlagWithAReason,
         "sample-filter-flags-only",
         "{who}: rollout_sample_filter set remove_sample to 'truncated'; expected True or False",
+        core="{who}: rollout_sample_filter set remove_sample of sample 3 (group 0) to 'truncated'; expected a bool",
     ),
     wrong(
         "returns what is left",
         ReturnsTheRest,
         "sample-filter-returns-nothing",
         "{who}: rollout_sample_filter returned a list, which nothing reads; expected None",
+        core="{who}: rollout_sample_filter returned a list of 3, which nothing uses; expected None",
     ),
     wrong(
         "takes back flags of others",

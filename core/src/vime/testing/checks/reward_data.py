@@ -46,7 +46,7 @@ def wrong_label(bench: Bench) -> None:
         gold, _ = reward.pair()
         if gold.label is None:
             skip("its known samples have no label")
-        label: str | dict[str, str] = "no label" if type(gold.label) is dict else {"no": "label"}
+        label: str | dict[str, str] = "no label" if hasattr(gold.label, "keys") else {"no": "label"}
         normal, value = reward.value(gold), None
         with exceptions_in(reward.function.function) as usual:
             reward.value(gold)

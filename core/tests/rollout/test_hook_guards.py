@@ -238,7 +238,7 @@ ZOO = {
         "reason=",
     ),
     "filtered and cut": Wrong(
-        "dynamic_sampling_filter", in_all(lambda g: bool(g.pop())), "changed a group of 2 samples; it has 1", "verdict"
+        "dynamic_sampling_filter", in_all(lambda g: bool(g.pop())), "was shown a group of 2 samples and left 1 in it", "verdict"
     ),
     "removed a group": Wrong("rollout_sample_filter", in_all(lambda g: g.pop() and None), "changed the batch", "remove_sample = True"),
     "removed a sample": Wrong("rollout_sample_filter", in_all(lambda g: g[0].pop() and None), "changed the batch", "remove_sample = True"),

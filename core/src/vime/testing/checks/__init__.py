@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from vime.testing.checks import data_source, generate, logging, post_process, rollout
+from vime.testing.checks import data_source, generate, logging, post_process, rollout, training, training_data
 from vime.testing.checks.base import Check
 
-ALL_CHECKS: tuple[Check, ...] = (*rollout.CHECKS, *generate.CHECKS, *data_source.CHECKS, *post_process.CHECKS, *logging.CHECKS)
+ALL_CHECKS: tuple[Check, ...] = (
+    *rollout.CHECKS,
+    *generate.CHECKS,
+    *data_source.CHECKS,
+    *post_process.CHECKS,
+    *logging.CHECKS,
+    *training_data.CHECKS,
+    *training.CHECKS,
+)
 """Every check, in the order in which a report lists them."""

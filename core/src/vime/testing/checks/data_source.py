@@ -62,10 +62,10 @@ def groups(bench: Bench) -> None:
     def look(make: Callable[[], Any], config: RunConfig) -> None:
         source = make()
         for count in (1, 2):
-            found = source.get_samples(count)
+            found: Any = source.get_samples(count)
             if not isinstance(found, list) or len(found) != count:  # pyright: ignore[reportUnknownArgumentType]
-                got = len(found) if hasattr(found, "__len__") else type(found).__name__
-                fail(f"get_samples({count}) returned {got} groups of the {len(source)} there are", hint="n counts groups, not samples")
+                got = f"{len(found)} groups" if isinstance(found, list) else f"a {type(found).__name__}"  # pyright: ignore[reportUnknownArgumentType]
+                fail(f"get_samples({count}) returned {got}; expected a list of {count} groups", hint="n counts groups, not samples")
             for group in found:  # pyright: ignore[reportUnknownVariableType]
                 _check_group(group, config.n_samples_per_prompt)
 
@@ -107,7 +107,7 @@ def indices(bench: Bench) -> None:
     def look(make: Callable[[], Any], config: RunConfig) -> None:
         source, seen, groups_seen = make(), set[int](), set[int]()
         for group in _many(source, 2 * len(source) + 2):
-            numbers = {sample.group_index for sample in group}
+            numbers: set[Any] = {sample.group_index for sample in group}
             if len(numbers) > 1 or None in numbers:
                 fail(
                     f"a group has the group_index {', '.join(sorted(map(str, numbers)))}; expected one number",
@@ -215,7 +215,7 @@ def resume(bench: Bench) -> None:
         got = _identities(second.get_samples(3))
         if got != wanted:
             fail(
-                f"after a resume the next sample is {got[0] if got else None}, and without one it is {wanted[0] if wanted else None} (index, prompt)",
+                f"after a resume the next (index, prompt) is {got[0] if got else None}; without one it is {wanted[0] if wanted else None}",
                 hint="save the position, the counters and what add_samples was given, and restore all of them",
             )
 

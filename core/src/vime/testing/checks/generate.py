@@ -235,7 +235,7 @@ def engine_failure(bench: Bench) -> None:
     for sample in samples:
         if sample.status in (Status.COMPLETED, Status.TRUNCATED):
             fail(
-                f"the engine raised EngineError, and the sample came back {sample.status.value} with {sample.response_length} response tokens",
+                f"the engine raised EngineError, and the sample came back {sample.status.value} with {sample.response_length} tokens",
                 hint="let EngineError through: the request is tried again, and then counted as failed",
             )
 

@@ -168,7 +168,7 @@ def check_log_probs(sample: Sample, engine: RecordingEngine) -> bool:
         got, right = sample.rollout_log_probs[position - start], expected[position - 1]
         if not abs(got - right) < 1e-6:
             fail(
-                f"sample {sample.index}: log-prob {position - start} of the response is {got:.4f}; the engine gave {right:.4f} for this token",
+                f"sample {sample.index}: log-prob {position - start} of the response is {got:.4f}; the engine gave {right:.4f} there",
                 hint="pass generation.log_probs on as they are, next to generation.token_ids",
             )
     return bool(compared)

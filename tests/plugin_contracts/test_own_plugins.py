@@ -13,9 +13,11 @@ from vime.api import DynamicFilterOutput, Sample, Status
 from vime.config.run_config import RunConfig
 from vime.outputs import RolloutFnTrainOutput
 from vime.plugins.manager import PluginManager
+from vime.rollout.buffer import take_with_filter
 from vime.rollout.data_source import RolloutDataSourceWithBuffer
 from vime.rollout.guards import check_train_output, normalise_train_output
 from vime.rollout.rewards import RewardScorer
+from vime.rollout.unchanged import Snapshot
 from vime.testing.fakes import FakeTokenizer
 
 NUM_GPUS = 0
@@ -23,9 +25,15 @@ NUM_GPUS = 0
 HOOKS_OF = {
     "math": {"custom_rm"},
     "nonzero-std": {"dynamic_sampling_filter"},
+    "reward-range": {"dynamic_sampling_filter"},
+    "dedup": {"dynamic_sampling_filter"},
     "truncated": {"rollout_sample_filter"},
+    "length": {"rollout_sample_filter"},
+    "overlong": {"rollout_sample_hook", "shape_reward"},
+    "freshest": {"buffer_filter"},
     "sft": {"generate_rollout"},
 }
+GROUP_FILTERS = sorted(name for name, hooks in HOOKS_OF.items() if "dynamic_sampling_filter" in hooks)
 
 
 def loaded(name: str, **options: object) -> tuple[RunConfig, PluginManager]:
@@ -69,26 +77,50 @@ def test_math_scores_known_answers_and_changes_nothing_else(response: str, label
     assert {key for key in before if before[key] != after[key]} == {"reward"}
 
 
-@pytest.mark.parametrize(("rewards", "keep"), [([0.0, 1.0], True), ([1.0, 1.0], False), ([0.0], False)])
-def test_nonzero_std_gives_a_verdict_with_a_reason_and_leaves_the_group_alone(rewards: list[float], keep: bool) -> None:
-    config, plugins = loaded("nonzero-std")
+@pytest.mark.parametrize("name", GROUP_FILTERS)
+@pytest.mark.parametrize(("rewards", "keep"), [([0.0, 1.0], True), ([1.0, 1.0], False)])
+def test_group_filters_give_a_verdict_with_a_reason_and_leave_the_group_alone(name: str, rewards: list[float], keep: bool) -> None:
+    config, plugins = loaded(name)
     group = [finished(index, reward) for index, reward in enumerate(rewards)]
-    before = [sample.to_dict() for sample in group]
+    group[0].response += "" if len(set(rewards)) == 1 else "!"
+    before = Snapshot(group, config)
     verdict = plugins.implementations("dynamic_sampling_filter")[0].call(args=config, samples=group)
     assert isinstance(verdict, DynamicFilterOutput)
     assert verdict.keep is keep
     assert keep or verdict.reason
-    assert [sample.to_dict() for sample in group] == before
+    assert before.changes("dynamic_sampling_filter") == []
 
 
-def test_truncated_sets_flags_and_nothing_else() -> None:
-    config, plugins = loaded("truncated")
+@pytest.mark.parametrize(("name", "settings"), [("truncated", {}), ("length", {"max_tokens": 2})])
+def test_sample_filters_set_flags_and_nothing_else(name: str, settings: dict[str, int]) -> None:
+    config, plugins = loaded(name, plugin_settings={name: settings})
     groups = [[finished(0, 1.0), finished(1, 0.0, Status.TRUNCATED)]]
-    members = [list(group) for group in groups]
+    groups[0][1].append_response_tokens(tokens=[4], trainable=False)
+    before, members = Snapshot(groups[0], config), [list(group) for group in groups]
     result = plugins.implementations("rollout_sample_filter")[0].call(args=config, samples=groups)
     assert result is None
     assert groups == members
+    assert before.changes("rollout_sample_filter") == []
     assert [sample.remove_sample for sample in groups[0]] == [False, True]
+
+
+def test_overlong_returns_a_number_and_leaves_the_sample_alone() -> None:
+    config, plugins = loaded("overlong", rollout_max_response_len=2)
+    sample = finished(0, 1.0)
+    before = Snapshot([sample], config)
+    assert plugins.implementations("shape_reward")[0].call(args=config, sample=sample) == -1.0
+    assert before.changes("shape_reward") == []
+
+
+def test_freshest_chooses_groups_of_the_buffer_and_leaves_them_alone() -> None:
+    config, plugins = loaded("freshest")
+    buffer = [[finished(index, 1.0)] for index in range(3)]
+    buffer[1][0].weight_versions = [1]
+    groups, before = list(buffer), Snapshot([sample for group in buffer for sample in group], config)
+    chosen = take_with_filter(plugins.implementations("buffer_filter")[0], config, 0, buffer, 2)
+    assert chosen == [groups[1], groups[0]]
+    assert buffer == [groups[2]]
+    assert before.changes("buffer_filter") == []
 
 
 def test_sft_makes_batches_that_the_core_accepts(tmp_path: Path) -> None:

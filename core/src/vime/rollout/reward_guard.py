@@ -123,7 +123,8 @@ def check_siblings(samples: list[Sample]) -> None:
         if any(reward != rewards[0] for reward in rewards):
             raise ContractError(
                 f"the samples of rollout {siblings[0].rollout_id} (group {siblings[0].group_index}) have different rewards: {rewards}",
-                hint="set sample.reward on all of them in custom_generate: it is the reward of the whole rollout",
+                hint="set sample.reward on all of them in custom_generate: it is the reward of the whole rollout; "
+                "a shape_reward has to add the same to each of them",
             )
 
 

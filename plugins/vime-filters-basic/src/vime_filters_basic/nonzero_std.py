@@ -1,6 +1,7 @@
 """Drops groups whose rewards are all the same: their advantages would all be zero.
 
-The dynamic sampling of DAPO (Yu et al. 2025, section 3.2). Enable with `--plugin nonzero-std`.
+For estimators that compare the answers of a group (grpo, rloo, ...): every group of a training batch then has something
+to learn from. The dynamic sampling of DAPO (Yu et al. 2025, section 3.2). Enable with `--plugin nonzero-std`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import statistics
 from typing import Any
 
 import vime.api
-from vime.api import DynamicFilterOutput, Sample, Status, hookimpl, rollouts
+from vime.api import DynamicFilterOutput, Sample, hookimpl
+from vime_filters_basic.verdicts import rewards
 
 TOLERANCE = 1e-5
 
@@ -36,19 +38,12 @@ def judge(args: Any, group: list[Sample], tolerance: float, *, keep_when_insuffi
 
     Reasons: `no_reward`, `single_sample` (nothing to compare with, whatever the tolerance), and `zero_std_<reward>`.
     """
-    rewards = [reward for siblings in rollouts(group) if (reward := _reward(args, siblings)) is not None]
-    if len(rewards) < 2:
-        return DynamicFilterOutput(False, "single_sample" if rewards else "no_reward", keep_when_insufficient)
-    if statistics.stdev(rewards) > tolerance:
+    values = rewards(args, group)
+    if len(values) < 2:
+        return DynamicFilterOutput(False, "single_sample" if values else "no_reward", keep_when_insufficient)
+    if statistics.stdev(values) > tolerance:
         return DynamicFilterOutput(True)
-    return DynamicFilterOutput(False, f"zero_std_{round(statistics.fmean(rewards), 1) + 0.0}", keep_when_insufficient)
-
-
-def _reward(args: Any, siblings: list[Sample]) -> float | None:
-    for sample in siblings:
-        if sample.reward is not None and sample.status is not Status.FAILED:
-            return float(sample.get_reward_value(args))
-    return None
+    return DynamicFilterOutput(False, f"zero_std_{round(statistics.fmean(values), 1) + 0.0}", keep_when_insufficient)
 
 
 def check_reward_nonzero_std(args: Any, samples: list[Sample], **_ignored: Any) -> DynamicFilterOutput:

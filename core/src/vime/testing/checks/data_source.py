@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vime.api import Sample, Status, rollouts
+from vime.api import Sample, Status, VimeError, rollouts
 from vime.config.run_config import RunConfig
+from vime.plugins.loading import describe
 from vime.plugins.paths import DATA_SOURCE_METHODS
 from vime.testing.checks.base import Bench, Check, CheckFailed, CheckSkipped, fail, skip
 from vime.testing.checks.rollout_stage import stage_config
@@ -154,7 +155,7 @@ def add_samples(bench: Bench) -> None:
         try:
             source.add_samples([returned])
         except Exception as error:  # noqa: BLE001 - a refusal
-            skip(f"it takes no groups back ({type(error).__name__}): {error}")
+            skip(f"it takes no groups back: {error.message if isinstance(error, VimeError) else describe(error)}")
         wanted = {sample.index for sample in returned}
         later = _many(source, min(len(source), MOST) + 2)
         if not any({sample.index for sample in group} == wanted for group in later):

@@ -56,11 +56,12 @@ def raw(bench: Bench) -> None:
     """raw_rewards are the rewards of the samples, in their order: they are what is logged."""
     _works(bench)
     groups = batch()
+    rewards = [(sample.index, sample.reward) for group in groups for sample in group]
     found, _ = shaped(bench, groups)
-    for sample, value in zip((sample for group in groups for sample in group), found, strict=True):
-        if value != sample.reward:
+    for (index, reward), value in zip(rewards, found, strict=True):
+        if value != reward:
             fail(
-                f"raw_rewards has {value:g} for sample {sample.index}, whose reward is {sample.reward}",
+                f"raw_rewards has {value:g} for sample {index}, whose reward is {reward}",
                 hint="return (raw_rewards, rewards): what the reward function gave, then what is trained on",
             )
 
@@ -115,7 +116,7 @@ def dict_rewards(bench: Bench) -> None:
     plain_numbers = shaped(bench, groups)[1]
     for group in groups:
         for sample in group:
-            sample.reward = {"length": 7.0, "accuracy": sample.reward}
+            sample.reward = {"length": float(sample.index or 0), "accuracy": sample.reward}
     values = shaped(bench, groups, reward_key="accuracy")[1]
     if any(abs(one - other) > 1e-6 for one, other in zip(plain_numbers, values, strict=True)):
         fail("it gives other numbers for {'accuracy': r} with --reward-key accuracy than for r", hint="sample.get_reward_value(args)")

@@ -11,7 +11,7 @@ from vime.engine.base import SamplingParams
 from vime.errors import EngineError
 from vime.outputs import Generation
 from vime.sample import Sample
-from vime.testing.checks.base import fail
+from vime.testing.checks.base import fail, skip
 from vime.testing.fakes import FakeEngine, FakeTokenizer, Policy
 
 VOCABULARY = 138
@@ -129,8 +129,16 @@ def trained_positions(sample: Sample) -> list[int]:
     return [start + offset for offset, flag in enumerate(mask) if flag]
 
 
+def _skip_misaligned(sample: Sample) -> None:
+    for name in ("loss_mask", "rollout_log_probs"):
+        values = getattr(sample, name)
+        if values is not None and len(values) != sample.response_length:
+            skip(f"{name} does not fit the response, see the check of the training rollout")
+
+
 def check_tokens(sample: Sample, engine: RecordingEngine) -> None:
     """Fail for a trained token that the engine did not generate after the tokens before it."""
+    _skip_misaligned(sample)
     known = covered(sample, engine.answers)
     foreign = next((position for position in trained_positions(sample) if position not in known), None)
     if foreign is None:
@@ -160,6 +168,7 @@ def check_log_probs(sample: Sample, engine: RecordingEngine) -> bool:
     """Fail where a log-prob is not the engine's for that token; whether there was one to compare."""
     if not sample.rollout_log_probs:
         return False
+    _skip_misaligned(sample)
     (expected,) = engine.score([sample.tokens])
     start = len(sample.tokens) - sample.response_length
     known = covered(sample, engine.answers)

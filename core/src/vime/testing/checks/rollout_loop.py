@@ -142,13 +142,13 @@ async def cancelled(work: Coroutine[Any, Any, Any], in_flight: Callable[[], int]
         await asyncio.sleep(0)
     if in_flight():
         fail(
-            f"{in_flight()} requests are still running in the engine after {what} was cancelled",
+            f"requests still running in the engine after {what} was cancelled: {in_flight()}",
             hint="start requests in an asyncio.TaskGroup, or cancel their tasks in `finally` and await them",
         )
     left = asyncio.all_tasks() - before
     if left:
         names = ", ".join(sorted({getattr(item.get_coro(), "__qualname__", "?") for item in left}))
-        fail(f"{len(left)} tasks are still there after {what} was cancelled: {names}", hint="cancel them in `finally` and await them")
+        fail(f"tasks still there after {what} was cancelled: {names}", hint="cancel them in `finally` and await them")
     gc.collect()
     if unseen:
         fail(f"an exception was never retrieved after {what} was cancelled: {unseen[0]}", hint="await the tasks that were started")

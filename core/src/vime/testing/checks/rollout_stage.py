@@ -98,15 +98,19 @@ class Stage:
 
 def stage_config(bench: Bench, folder: Path, rows: Sequence[dict[str, Any]] = TEXT_ROWS, **options: Any) -> RunConfig:
     """The configuration of the checks: defaults, then the author's `args`, then `options`; data are written into `folder`."""
-    data = folder / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    values: dict[str, Any] = {**DEFAULTS, "prompt_data": str(data), "save": str(folder / "save"), **bench.subject.args, **options}
+    data = _write(folder / "rows.jsonl", rows)
+    values: dict[str, Any] = {**DEFAULTS, "prompt_data": data, "save": str(folder / "save"), **bench.subject.args, **options}
     if not any(values.get(name) for name in EVAL_ARGS):
         values["eval_datasets"] = [
-            EvalDatasetConfig(name="sums", path=f"{data}@[0:3]", n_samples_per_eval_prompt=2, label_key="label"),
-            EvalDatasetConfig(name="more", path=f"{data}@[3:5]", n_samples_per_eval_prompt=1, label_key="label"),
+            EvalDatasetConfig(name="sums", path=_write(folder / "sums.jsonl", rows[:3]), n_samples_per_eval_prompt=2),
+            EvalDatasetConfig(name="more", path=_write(folder / "more.jsonl", rows[3:5]), n_samples_per_eval_prompt=1),
         ]
     return bench.config(**values)
+
+
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
 
 
 def parity_reward() -> ModuleType:

@@ -1,0 +1,228 @@
+"""Generate functions with one mistake each, and sound ones."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+from vime.api import Status, current_engine, hookimpl
+from zoo.base import Wrong
+
+HOOK = "custom_generate"
+STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+
+
+def encode(tokenizer: Any, prompt: Any) -> list[int]:
+    """A prompt of text, or of chat messages, rightly."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, add_special_tokens=False)
+    return tokenizer.apply_chat_template(prompt, tokenize=True, add_generation_prompt=True, return_dict=False)
+
+
+# Sound
+
+
+async def plain(args, sample, sampling_params, engine=None):
+    if not sample.tokens:
+        sample.tokens = encode(engine.tokenizer, sample.prompt)
+    left = sampling_params["max_new_tokens"] - sample.response_length
+    answer = await engine.generate(sample.tokens, {**sampling_params, "max_new_tokens": left})
+    sample.append_response_tokens(args, tokens=answer.token_ids, log_probs=answer.log_probs, text=answer.text)
+    sample.status = STATUS[answer.finish_reason]
+    return sample
+
+
+async def with_calculator(args, sample, sampling_params):
+    """Upstream's style: several turns, with a tool whose output is not trained."""
+    engine = current_engine()
+    sample.tokens = encode(engine.tokenizer, sample.prompt)
+    stop = [*(sampling_params.get("stop") or []), "</calc>"]
+    for _turn in range(4):
+        left = sampling_params["max_new_tokens"] - sum(sample.loss_mask or [1] * sample.response_length)
+        if left <= 0:
+            sample.status = Status.TRUNCATED
+            break
+        answer = await engine.generate(sample.tokens, {**sampling_params, "max_new_tokens": left, "stop": stop})
+        sample.append_response_tokens(args, tokens=answer.token_ids, log_probs=answer.log_probs, text=answer.text)
+        sample.status = STATUS[answer.finish_reason]
+        if answer.finish_reason != "stop" or "<calc>" not in answer.text:
+            break
+        result = f" = {answer.text.count('+') + 1}\n"
+        sample.append_response_tokens(args, tokens=engine.tokenizer.encode(result), trainable=False, text=result)
+    return sample
+
+
+async def two_agents(args, sample, sampling_params, evaluation=False, engine=None):
+    """A rollout of two samples."""
+    siblings = []
+    for part in ("plan: ", "answer: "):
+        sibling = copy.deepcopy(sample)
+        sibling.tokens = encode(engine.tokenizer, sample.prompt) + engine.tokenizer.encode(part)
+        answer = await engine.generate(sibling.tokens, sampling_params)
+        sibling.append_response_tokens(args, tokens=answer.token_ids, log_probs=answer.log_probs, text=answer.text)
+        sibling.status, sibling.rollout_id = STATUS[answer.finish_reason], sample.index
+        siblings.append(sibling)
+    return siblings
+
+
+class Judged:
+    """Asks the engine for a judgement too, with settings of its own, and sets the reward."""
+
+    @hookimpl
+    async def custom_generate(self, sample, sampling_params, engine):
+        sample.tokens = encode(engine.tokenizer, sample.prompt)
+        answer = await engine.generate(sample.tokens, sampling_params)
+        sample.append_response_tokens(tokens=answer.token_ids, log_probs=answer.log_probs, text=answer.text)
+        sample.status = STATUS[answer.finish_reason]
+        question = engine.tokenizer.encode(f"Is {sample.response!r} right?")
+        verdict = await engine.generate(question, {"temperature": 0.0, "max_new_tokens": 1})
+        sample.reward = float("y" in verdict.text)
+        return sample
+
+
+SOUND = (plain, with_calculator, two_agents, Judged)
+
+
+# A sample that the run refuses
+
+
+async def returns_nothing(args, sample, sampling_params, engine=None):
+    await plain(args, sample, sampling_params, engine)
+
+
+async def returns_text(args, sample, sampling_params, engine=None):
+    return (await plain(args, sample, sampling_params, engine)).response
+
+
+async def no_status(args, sample, sampling_params, engine=None):
+    sample = await plain(args, sample, sampling_params, engine)
+    sample.status = Status.PENDING
+    return sample
+
+
+async def mask_over_all_tokens(args, sample, sampling_params, engine=None):
+    sample = await plain(args, sample, sampling_params, engine)
+    sample.loss_mask = [0] * (len(sample.tokens) - sample.response_length) + [1] * sample.response_length
+    return sample
+
+
+async def tool_without_log_probs(args, sample, sampling_params, engine=None):
+    sample = await plain(args, sample, sampling_params, engine)
+    tool = engine.tokenizer.encode(" = 3")
+    sample.tokens += tool
+    sample.response_length += len(tool)
+    sample.loss_mask = [1] * (sample.response_length - len(tool)) + [0] * len(tool)
+    return sample
+
+
+async def own_rollout_ids(args, sample, sampling_params, engine=None):
+    siblings = await two_agents(args, sample, sampling_params, engine=engine)
+    for number, sibling in enumerate(siblings):
+        sibling.rollout_id = 10 * sample.index + number
+    return siblings
+
+
+async def one_rollout_id(args, sample, sampling_params, engine=None):
+    siblings = await two_agents(args, sample, sampling_params, engine=engine)
+    for sibling in siblings:
+        sibling.rollout_id = 0
+    return siblings
+
+
+async def rewards_of_siblings_differ(args, sample, sampling_params, engine=None):
+    siblings = await two_agents(args, sample, sampling_params, engine=engine)
+    siblings[0].reward, siblings[1].reward = 0.0, 1.0
+    return siblings
+
+
+def runs_a_loop(args, sample, sampling_params, engine=None):
+    return asyncio.run(plain(args, sample, sampling_params, engine))
+
+
+async def training_only(args, sample, sampling_params, evaluation=False, engine=None):
+    if evaluation:
+        return sample
+    return await plain(args, sample, sampling_params, engine)
+
+
+def quiet(name: str, target: Any, check: str, message: str, core: str | None = None, also: tuple[str, ...] = ()) -> Wrong:
+    """The run goes on with it, or says something else."""
+    return Wrong(name, target, check, message, core=core, hook=None if isinstance(target, type) else HOOK, also=also)
+
+
+WRONG = (
+    quiet(
+        "the sample is changed and not returned",
+        returns_nothing,
+        "generate-train",
+        "path function zoo.generate:returns_nothing: custom_generate returned NoneType for sample 0; expected a Sample or a list of Samples",
+        core="custom_generate returned NoneType for sample 1; expected a Sample or a list of Samples",
+    ),
+    quiet(
+        "the text instead of the sample",
+        returns_text,
+        "generate-train",
+        "path function zoo.generate:returns_text: custom_generate returned str for sample 0; expected a Sample or a list of Samples",
+        core="custom_generate returned str for sample 1; expected a Sample or a list of Samples",
+    ),
+    quiet(
+        "samples that are still pending",
+        no_status,
+        "generate-train",
+        "sample 0 has status pending; expected completed or truncated",
+        core="dynamic sampling gave up after 10 fetches of 20 groups",
+        also=("generate-evaluation",),
+    ),
+    quiet(
+        "a loss mask over prompt and response",
+        mask_over_all_tokens,
+        "generate-train",
+        "the built-in rollout: group 0, sample 0: loss_mask has 17 entries for a response of 13 tokens",
+        core="the built-in rollout: group 0, sample 0: loss_mask has 17 entries for a response of 13 tokens",
+    ),
+    quiet(
+        "tool output put there by hand",
+        tool_without_log_probs,
+        "generate-train",
+        "the built-in rollout: group 0, sample 0: rollout_log_probs has 13 entries for a response of 17 tokens",
+        core="the built-in rollout: group 0, sample 0: rollout_log_probs has 13 entries for a response of 17 tokens",
+    ),
+    quiet(
+        "a rollout_id for each sibling",
+        own_rollout_ids,
+        "generate-siblings",
+        "the 2 samples of one rollout have the rollout_ids 0, 1; expected one",
+        core="group 0 has 4 rollouts, expected 2 (n_samples_per_prompt)",
+        also=("generate-train",),
+    ),
+    quiet(
+        "one rollout_id for everything",
+        one_rollout_id,
+        "generate-siblings",
+        "the rollouts of samples 0 and 1 both have the rollout_id 0",
+        core="the samples of rollout 0 (group 0) have different rewards",
+        also=("generate-train", "generate-evaluation"),
+    ),
+    quiet(
+        "siblings with rewards of their own",
+        rewards_of_siblings_differ,
+        "generate-train",
+        "the samples of rollout 0 (group 0) have different rewards: [0.0, 1.0]",
+        core="have different rewards: [0.0, 1.0]",
+        also=("generate-evaluation",),
+    ),
+    quiet(
+        "a synchronous function with a loop of its own",
+        runs_a_loop,
+        "generate-train",
+        f"raised RuntimeError: asyncio.run() cannot be called from a running event loop (generate.py:{runs_a_loop.__code__.co_firstlineno + 1})",
+    ),
+    quiet(
+        "evaluations are left out",
+        training_only,
+        "generate-evaluation",
+        "evaluation dataset 'sums': path function zoo.generate:training_only: custom_generate left sample 0 with status pending; expected completed or truncated",
+        core="left sample 0 with status pending; expected completed or truncated",
+    ),
+)

@@ -156,7 +156,8 @@ WRONG = (
         "the sample is changed and not returned",
         returns_nothing,
         "generate-train",
-        "path function zoo.generate:returns_nothing: custom_generate returned NoneType for sample 0; expected a Sample or a list of Samples",
+        "path function zoo.generate:returns_nothing: "
+        "custom_generate returned NoneType for sample 0; expected a Sample or a list of Samples",
         core="custom_generate returned NoneType for sample 1; expected a Sample or a list of Samples",
     ),
     quiet(
@@ -216,13 +217,15 @@ WRONG = (
         "a synchronous function with a loop of its own",
         runs_a_loop,
         "generate-train",
-        f"raised RuntimeError: asyncio.run() cannot be called from a running event loop (generate.py:{runs_a_loop.__code__.co_firstlineno + 1})",
+        "raised RuntimeError: asyncio.run() cannot be called from a running event loop "
+        f"(generate.py:{runs_a_loop.__code__.co_firstlineno + 1})",
     ),
     quiet(
         "evaluations are left out",
         training_only,
         "generate-evaluation",
-        "evaluation dataset 'sums': path function zoo.generate:training_only: custom_generate left sample 0 with status pending; expected completed or truncated",
+        "evaluation dataset 'sums': path function zoo.generate:training_only: "
+        "custom_generate left sample 0 with status pending; expected completed or truncated",
         core="left sample 0 with status pending; expected completed or truncated",
     ),
 )

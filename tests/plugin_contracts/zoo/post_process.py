@@ -160,6 +160,7 @@ WRONG = (
         "rewards written into the samples",
         writes_back,
         "post-process-pure",
-        "path function zoo.post_process:writes_back: post_process_rewards changed what it was shown: sample 0 (group 0): reward 0.5 -> -0.0625 (and 11 more changes)",
+        "path function zoo.post_process:writes_back: post_process_rewards changed what it was shown: "
+        "sample 0 (group 0): reward 0.5 -> -0.0625 (and 11 more changes)",
     ),
 )

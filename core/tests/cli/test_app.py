@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from vime.cli import ready
 from vime.cli.app import COMMANDS, main
+from vime.cli.help import of_training_only
 from vime.config import extras
 from vime.config.load import FIELDS
 from vime.config.names import flag_of
 from vime.config.run_config import SECTIONS
+from vime.errors import PluginError
+from vime.plugins.child import ChildTraceback
 
 NUM_GPUS = 0
 
@@ -43,7 +47,7 @@ def test_help_names_the_commands(words: list[str], capsys: Captured) -> None:
     assert all(name in shown and text in shown for name, text in COMMANDS.items())
 
 
-@pytest.mark.parametrize("words", [["train", "--help"], ["eval", "--lr", "1", "-h"], ["config", "show", "--help"]])
+@pytest.mark.parametrize("words", [["train", "--help"], ["train", "--lr", "1", "-h"], ["config", "show", "--help"]])
 def test_help_of_a_command_shows_every_flag_whole(words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert main(words) == 0
@@ -52,10 +56,26 @@ def test_help_of_a_command_shows_every_flag_whole(words: list[str], capsys: Capt
     assert [section.__doc__ for section in SECTIONS if f" {section.__doc__} " not in shown] == []
 
 
-@pytest.mark.parametrize("words", [["config", "--help"], ["plugin", "--help"], ["plugin", "list", "--help"]])
+def test_help_of_eval_leaves_out_what_only_training_uses(capsys: Captured) -> None:
+    assert main(["eval", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag in ("--model", "--eval-prompt-data", "--eval-config", "--custom-rm-path", "--label-key", "--plugin", "--train-dtype"):
+        assert f" {flag}" in shown or f", {flag}" in shown, flag
+    for flag in ("--lr", "--advantage-estimator", "--save-interval", "--num-rollout", "--zero-stage", "--custom-loss-function-path"):
+        assert f" {flag} " not in shown, flag
+    assert of_training_only() <= set(FIELDS)
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_help_says_where_the_file_of_datasets_is_described(command: str, capsys: Captured) -> None:
+    assert main([command, "--help"]) == 0
+    assert "docs/evaluation.md describes the file of --eval-config" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["config"], ["plugin"], ["plugin", "list"], ["plugin", "show"], ["plugin", "explain"]])
 def test_help_of_groups(words: list[str], capsys: Captured) -> None:
-    assert main(words) == 0
-    assert "Usage" in capsys.readouterr().out
+    assert main([*words, "--help"]) == 0
+    assert "usage: " in capsys.readouterr().out.lower()
 
 
 def test_version(capsys: Captured) -> None:
@@ -134,6 +154,38 @@ def test_config_show(tmp_path: Path, capsys: Captured, monkeypatch: pytest.Monke
     assert shown["lr"] == {"value": 1e-5, "origin": f"file {tmp_path / 'run.yaml'}"}
     assert shown["eval_datasets"]["a"]["path"] == {"value": "a.jsonl", "origin": "flag --eval-prompt-data"}
     assert set(FIELDS) <= set(shown)
+
+
+def test_config_show_warns_of_plugins_that_a_run_would_refuse(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIME_PLUGINS", "nosuch")
+    assert main(["config", "show", "--model", "m", "--set", "other.limit=1"]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("warning: a run would be refused: there is no plugin 'nosuch'")
+    assert second.startswith("warning: a run would be refused: settings are given for the plugin 'other', which is not enabled")
+
+
+@pytest.mark.usefixtures("no_extras")
+@pytest.mark.parametrize(("missing", "message"), [("torch.nn", "this needs torch"), ("zoo", "it does not import")])
+def test_a_plugin_that_needs_the_extra_is_not_the_first_thing_to_say(
+    missing: str, message: str, model_folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = PluginError("it does not import")
+    error.__cause__ = ChildTraceback("", missing)
+    monkeypatch.setattr(ready, "try_plugins", lambda config: error)
+    assert main(["train", "--model", str(model_folder), "--prompt-data", str(model_folder / "train.jsonl")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_thread_of_a_plugin_does_not_hold_up_a_refusal() -> None:
+    script = """
+import sys, threading, time
+from vime.cli.app import main
+threading.Thread(target=time.sleep, args=(1000,)).start()
+sys.argv[1:] = ["train", "--lrr"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("error: unknown flag --lrr")
 
 
 def test_warnings_go_to_stderr(capsys: Captured) -> None:

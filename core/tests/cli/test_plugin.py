@@ -1,36 +1,36 @@
-"""`vime plugin list` and `vime plugin show` beside plugins that are broken, in conflict, or made for another vime."""
+"""`vime plugin list` and `vime plugin show`, with a plugin that works."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from vime.cli.plugin import plugin_app
-from vime.errors import PluginError
+from vime.plugins.discovery import discover
+from vime.plugins.probe import probe_all
 
 NUM_GPUS = 0
 
 FINE = '''
-"""Scores by length.
-
-More about it."""
+"""Scores by length."""
+from typing import Annotated, Literal
+from pydantic import Field
 from vime.api import Settings, hookimpl
 
 class Length:
-    """Scores by length."""
+    """Scores by length.
+
+        Indented."""
 
     class Settings(Settings):
-        limit: int = 5
+        limit: int = Field(default=5, ge=1, lt=100)
         """Answers above this length score nothing."""
         url: str
         """Where to ask."""
+        how: Literal["soft", "hard"] = "soft"
+        words: list[Annotated[str, Field(min_length=2)]] = []
+        weights: dict[str, float] | None = None
 
     @hookimpl
     def custom_rm(self, sample, args):
@@ -38,122 +38,124 @@ class Length:
 
         Second paragraph."""
         return 1.0
+
+    @hookimpl
+    def shape_reward(self, sample):
+        return None
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 '''
 
 
-@pytest.fixture
-def crowd(tmp_path, monkeypatch):
-    """Five distributions: one works, one does not import, one has no module, two share a name, one needs another vime."""
-
-    def install(distribution: str, name: str, target: str, requires: str = "vime") -> None:
-        info = tmp_path / f"{distribution.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\nRequires-Dist: {requires}\n")
-        (info / "entry_points.txt").write_text(f"[vime.plugins]\n{name} = {target}\n")
-
-    (tmp_path / "zoo_fine.py").write_text(textwrap.dedent(FINE))
-    (tmp_path / "zoo_exit.py").write_text("print('noise')\nraise SystemExit(0)\n")
-    (tmp_path / "zoo_dies.py").write_text("import os\nos._exit(7)\n")
-    install("vime-zoo-fine", "zoo-length", "zoo_fine:Length")
-    install("vime-zoo-exit", "zoo-exit", "zoo_exit")
-    install("vime-zoo-dies", "zoo-dies", "zoo_dies")
-    install("vime-zoo-gone", "zoo-gone", "zoo_gone.module")
-    install("vime-zoo-twin1", "zoo-twin", "zoo_fine:Length")
-    install("vime-zoo-twin2", "zoo_twin", "zoo_fine:Length")
-    install("vime-zoo-future", "zoo-future", "zoo_fine:Length", "vime>=99")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    yield tmp_path
-    for name in ("zoo_fine", "zoo_exit", "zoo_dies"):
-        sys.modules.pop(name, None)
+@pytest.fixture(scope="module")
+def shop(shared_zoo):
+    shared_zoo.add("ruler", FINE, target="zoo_ruler:Length", requires="vime>=0.1")
+    shared_zoo.add("plain")
+    shared_zoo.add("future", requires="vime>=99")
+    shared_zoo.add("do.t", FINE, target="zoo_ruler:Length")
+    return shared_zoo
 
 
-def rows(*args: str) -> dict[tuple[str, str], dict]:
-    result = CliRunner().invoke(plugin_app, ["list", "--json", *args])
-    assert result.exit_code == 0, result.output
-    return {(row["name"], row["distribution"]): row for row in json.loads(result.stdout)}
+def enabled(shop, *words: str, **env: str) -> set[str]:
+    return {row["name"] for row in shop.rows(*words, **env).values() if row["enabled"]}
 
 
-def test_the_list_has_a_row_with_its_fault_for_each(crowd, monkeypatch):
-    monkeypatch.setenv("VIME_PLUGINS", "Zoo_Length, other")
-    found = rows()
-    assert found["zoo-length", "vime-zoo-fine"] == {
-        "name": "zoo-length",
-        "distribution": "vime-zoo-fine",
-        "version": "1.0",
-        "target": "zoo_fine:Length",
-        "enabled": True,
-        "status": "ok",
-        "detail": None,
-    }
-    gone = found["zoo-gone", "vime-zoo-gone"]
-    assert (gone["enabled"], gone["status"]) == (False, "broken") and "no module 'zoo_gone'" in gone["detail"]
-    assert found["zoo-twin", "vime-zoo-twin1"]["status"] == found["zoo_twin", "vime-zoo-twin2"]["status"] == "conflict"
-    assert found["zoo-twin", "vime-zoo-twin1"]["detail"] == "the name is also claimed by vime-zoo-twin2 1.0"
-    assert found["zoo-future", "vime-zoo-future"]["status"] == "incompatible"
-    assert found["zoo-exit", "vime-zoo-exit"]["status"] == "ok"
-    assert not {"zoo_fine", "zoo_exit", "zoo_dies"} & set(sys.modules)
+def test_the_list_knows_what_a_run_enables(shop):
+    file = shop.site.parent / "run.yaml"
+    file.write_text("plugin: [plain, future]\n")
+    by_file = ["--config", str(file)]
+    assert enabled(shop) == set()
+    assert enabled(shop, VIME_PLUGINS="Ruler, plain") == {"ruler", "plain"}
+    assert enabled(shop, *by_file) == {"plain", "future"}
+    assert enabled(shop, *by_file, VIME_PLUGINS="ruler") == {"ruler"}
+    assert enabled(shop, *by_file, "--plugin", "RULER", "do-t", VIME_PLUGINS="plain") == {"ruler", "do.t"}
+    assert enabled(shop, *by_file, "--no-plugin", "Plain") == {"future"}
 
 
-def test_probe_imports_each_in_its_own_process(crowd):
-    found = rows("--probe")
-    assert found["zoo-length", "vime-zoo-fine"]["hooks"] == ["custom_rm"]
-    exit_row = found["zoo-exit", "vime-zoo-exit"]
-    assert (exit_row["status"], exit_row["hooks"], exit_row["detail"]) == ("broken", [], "importing zoo_exit raised SystemExit: 0")
-    dies = found["zoo-dies", "vime-zoo-dies"]
-    assert dies["status"] == "broken" and dies["detail"] == "importing it ended the process: exit code 7"
-    assert found["zoo-gone", "vime-zoo-gone"]["hooks"] == []
-    assert not {"zoo_fine", "zoo_exit", "zoo_dies"} & set(sys.modules)
+def test_an_enabled_plugin_that_is_not_installed_is_said(shop):
+    done = shop.vime_here("plugin", "list", VIME_PLUGINS="rulr")
+    assert done.returncode == 0 and "rulr" not in done.stdout
+    assert done.stderr == "warning: plugin 'rulr' is enabled and not installed, so a run would be refused: did you mean --plugin ruler?\n"
 
 
-def test_probe_does_not_depend_on_the_current_directory(crowd, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--no-plugin", "nosuch"], "error: --no-plugin nosuch: there is no plugin of this name"),
+        (["--prob"], "error: unknown flag --prob"),
+        (["--import-timeot", "3"], "error: unknown flag --import-timeot"),
+        (["--probe", "--import-timeout", "soon"], "error: --import-timeout: expected a number of seconds above 0, got 'soon'"),
+        (["--config", "none.yaml"], "error: --config none.yaml: No such file or directory"),
+    ],
+)
+def test_refusals_of_the_list(shop, words, message):
+    done = shop.vime_here("plugin", "list", *words)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.splitlines()[0] == message
+    if "unknown flag" in message:
+        assert "did you mean --probe?" in done.stderr or "did you mean --import-timeout?" in done.stderr
+
+
+def test_probe_does_not_depend_on_the_current_directory(shop, tmp_path):
     for name in ("random", "json", "types"):
-        (tmp_path / "here" / f"{name}.py").write_text("raise RuntimeError('hidden')\n")
-    monkeypatch.chdir(tmp_path / "here")
-    assert rows("--probe")["zoo-length", "vime-zoo-fine"]["hooks"] == ["custom_rm"]
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('hidden')\n")
+    with contextlib.chdir(tmp_path), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", shop.pythonpath)
+        (outcome,) = probe_all([entry for entry in discover([str(shop.site)]).entries if entry.name == "plain"]).values()
+    assert outcome.hooks == ("custom_rm",) and outcome.error is None
 
 
-def test_what_a_plugin_prints_is_not_in_the_answer(crowd, tmp_path):
-    (tmp_path / "zoo_fine.py").write_text("print('noise')\n" + textwrap.dedent(FINE))
-    result = CliRunner().invoke(plugin_app, ["show", "zoo-length", "--json"])
-    assert json.loads(result.stdout)["name"] == "zoo-length"
-    assert "noise" in result.stderr
+def test_the_list_as_text(shop):
+    done = shop.vime_here("plugin", "list", "--plugin", "ruler")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["name", "distribution", "enabled", "status", "detail"]
+    (line,) = [line for line in lines if line.startswith("future")]
+    assert "vime-zoo-future 1.0" in line and "incompatible" in line and "needs vime >=99" in line
+    (line,) = [line for line in lines if line.startswith("ruler")]
+    assert line.split() == ["ruler", "vime-zoo-ruler", "1.0", "yes", "ok"]
+    assert "\x1b" not in done.stdout
 
 
-def test_the_list_as_text(crowd):
-    result = CliRunner().invoke(plugin_app, ["list"])
-    lines = result.stdout.splitlines()
-    assert result.exit_code == 0 and lines[0].split() == ["name", "distribution", "enabled", "status", "detail"]
-    (line,) = [line for line in lines if line.startswith("zoo-future")]
-    assert "vime-zoo-future 1.0" in line and "needs vime >=99" in line
-    assert "\x1b" not in result.stdout
-
-
-def test_show(crowd):
-    result = CliRunner().invoke(plugin_app, ["show", "Zoo_Length"])
-    assert result.exit_code == 0, result.output
+def test_show(shop):
+    done = shop.vime_here("plugin", "show", "RULER")
+    assert done.returncode == 0, done.stderr
     for part in (
-        "zoo-length  (vime-zoo-fine 1.0)",
-        "Scores by length.",
-        "target    zoo_fine:Length",
-        f"found in  {crowd}",
-        "needs     vime (any version)",
-        "custom_rm(sample, args)\n      1.0 for a short answer.",
-        "limit: int  (default 5)    --set zoo-length.limit=...\n      Answers above this length score nothing.",
+        "ruler  (vime-zoo-ruler 1.0)\n  Scores by length.\n\n  Indented.\n",
+        "enable    vime train --plugin ruler",
+        "target    zoo_ruler:Length",
+        f"found in  {shop.site}",
+        "requires  vime >=0.1",
+        "state     in every checkpoint (state_dict, load_state_dict)",
+        "custom_rm(sample, args)\n      1.0 for a short answer.\n      several may be enabled: the rm_type of a sample",
+        "shape_reward(sample)\n      all enabled plugins are called, in the user's order",
+        "limit: int  (at least 1, below 100, default 5)    --set ruler.limit=...\n      Answers above this length score nothing.",
         "url: str  (required)",
+        'how: Literal["soft", "hard"]  (default "soft")',
+        "words: list[str]  (each at least 2 long, default [])",
+        "weights: dict[str, float] | None  (default null)",
     ):
-        assert part in result.stdout, part
+        assert part in done.stdout, (part, done.stdout)
+    assert "--set do-t.limit=..." in shop.vime_here("plugin", "show", "do.t").stdout
 
 
-def test_show_as_json(crowd):
-    shown = json.loads(CliRunner().invoke(plugin_app, ["show", "zoo-length", "--json"]).stdout)
-    assert shown["hooks"] == [
-        {"name": "custom_rm", "params": ["sample", "args"], "kind": "one", "doc": "1.0 for a short answer.\n\nSecond paragraph."}
-    ]
+def test_show_of_a_module_without_settings_and_state(shop):
+    shown = shop.vime_here("plugin", "show", "plain").stdout
+    assert "settings: none" in shown and "state     none" in shown and "requires  vime (any version)" in shown
+
+
+def test_show_as_json(shop):
+    shown = json.loads(shop.vime_here("plugin", "show", "ruler", "--json").stdout)
+    assert shown["stateful"] is True
+    hook = shown["hooks"][0]
+    assert (hook["name"], hook["params"], hook["kind"]) == ("custom_rm", ["sample", "args"], "one")
+    assert hook["doc"] == "1.0 for a short answer.\n\nSecond paragraph."
     assert shown["settings"][0] == {
         "name": "limit",
         "type": "int",
+        "constraints": ["at least 1", "below 100"],
         "required": False,
         "default": 5,
         "doc": "Answers above this length score nothing.",
@@ -161,22 +163,18 @@ def test_show_as_json(crowd):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("zoo-exit", "raised SystemExit"), ("zoo-twin", "is claimed by"), ("zoo-future", "needs vime"), ("zoo-nothing", "there is no plugin")],
+    ("words", "hint"),
+    [
+        (["rulr"], "did you mean --plugin ruler?"),
+        (["vime-zoo-ruler"], "vime-zoo-ruler is a distribution; --plugin takes the names of its plugins: ruler"),
+        (["future"], "pip install --upgrade vime-zoo-future vime"),
+        (["ruler", "--import-timeout", "0"], None),
+    ],
 )
-def test_show_of_a_plugin_that_cannot_be_used(crowd, name, message):
-    result = CliRunner().invoke(plugin_app, ["show", name])
-    assert isinstance(result.exception, PluginError) and message in result.exception.message
-    assert result.exception.exit_code == 2
-
-
-def test_the_whole_command(crowd):
-    vime = Path(sys.executable).with_name("vime")
-    done = subprocess.run([vime, "plugin", "list", "--json"], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0 and {row["name"] for row in json.loads(done.stdout)} >= {"zoo-length", "zoo-exit", "zoo_twin"}
-    refused = subprocess.run([vime, "plugin", "show", "zoo-exit"], capture_output=True, text=True, check=False, env=os.environ)
-    assert refused.returncode == 2 and "Traceback" not in refused.stderr
-    assert "plugin 'zoo-exit' (vime-zoo-exit 1.0): importing zoo_exit raised SystemExit: 0" in " ".join(refused.stderr.split())
+def test_refusals_of_show(shop, words, hint):
+    done = shop.vime_here("plugin", "show", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.removeprefix("  hint: ") for line in done.stderr.splitlines()[1:]] == ([hint] if hint else [])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vime.errors import PluginError
-from vime.plugins.discovery import discover, missing_module
+from vime.plugins.discovery import discover, missing_module, unreadable_entry_points
 
 NUM_GPUS = 0
 
@@ -56,7 +56,29 @@ def test_a_distribution_without_a_readable_metadata_file_is_a_row(install, site)
     )
     catalog = discover()
     status, detail = catalog.status(catalog.named("bad")[0])
-    assert status == "broken" and "metadata cannot be read" in (detail or "")
+    assert (status, detail) == ("broken", "its metadata has the requirement 'vime >>> 3', which is none")
+
+
+def test_entry_points_that_are_not_utf_8_are_read_all_the_same(install, site):
+    install("vime-latin", plugins={"latin": "zoo_latin"}, modules={"zoo_latin.py": HOOK})
+    (site / "vime_latin-1.0.dist-info" / "entry_points.txt").write_bytes(b"[vime.plugins]\n# caf\xe9\nlatin = zoo_latin\n")
+    assert discover().find("latin").target == "zoo_latin"
+    error = unreadable_entry_points()
+    assert error is not None and "distribution vime-latin 1.0: Python cannot read its entry_points.txt" in error.message
+
+
+def test_the_version_is_in_the_folders_name_too(install, site):
+    install("vime-bare", version="2.5", plugins={"bare": "zoo_bare"}, modules={"zoo_bare.py": HOOK})
+    (site / "vime_bare-2.5.dist-info" / "METADATA").unlink()
+    (entry,) = discover().named("bare")
+    assert (entry.label, entry.fault) == ("plugin 'bare' (vime_bare 2.5)", "its metadata has no Name and no Version")
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a,b", "a:b", ".a", "a-", "é"])
+def test_names_that_flags_and_metrics_could_not_hold(install, name):
+    install("vime-odd", entry_points=f"[vime.plugins]\n{name} = zoo_odd\n")
+    (entry,) = [entry for entry in discover().entries if entry.distribution == "vime-odd"]
+    assert entry.name == name and "has other characters" in (entry.fault or "")
 
 
 def test_other_groups_and_comments_are_not_plugins(install):

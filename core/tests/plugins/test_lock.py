@@ -10,7 +10,7 @@ import pytest
 from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, PluginError
 from vime.plugins.discovery import vime_version
-from vime.plugins.lock import compare_locks, make_lock, read_lock, require_same, write_lock
+from vime.plugins.lock import compare_locks, make_lock, require_same
 from vime.plugins.manager import PluginManager
 
 NUM_GPUS = 0
@@ -20,7 +20,7 @@ def plugin(name="math", version="1.0", **settings):
     return {"name": name, "distribution": f"vime-{name}", "version": version, "target": name, "settings": settings}
 
 
-def test_the_lock_of_a_run(install, tmp_path):
+def test_the_lock_of_a_run(install):
     source = """
         from vime.api import Settings, hookimpl
         class P:
@@ -32,8 +32,7 @@ def test_the_lock_of_a_run(install, tmp_path):
     """
     install("vime-p", version="1.2", plugins={"p": "zoo_p:P"}, modules={"zoo_p.py": source})
     manager = PluginManager.load(RunConfig(plugin=["p"], plugin_settings={"p": {"limit": 3}}, custom_rm_path="zoo_p.path_rm"))
-    write_lock(tmp_path, manager.lock())
-    assert read_lock(tmp_path) == {
+    assert json.loads(json.dumps(manager.lock())) == {
         "format": 1,
         "vime": vime_version(),
         "plugins": [{"name": "p", "distribution": "vime-p", "version": "1.2", "target": "zoo_p:P", "settings": {"limit": 3.0}}],
@@ -89,22 +88,22 @@ def test_a_worker_must_have_exactly_the_drivers_plugins():
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "is not JSON"), ("[]", "is not a plugin lock"), ('{"format": 99}', "is not a plugin lock")]
+    "changes",
+    [
+        {"format": 99},
+        {"vime": None},
+        {"plugins": None},
+        {"plugins": ["math"]},
+        {"plugins": [{"name": "math"}]},
+        {"plugins": [{**plugin(), "settings": None}]},
+        {"paths": None},
+        {"paths": {"custom_rm_path": None}},
+    ],
 )
-def test_a_file_that_is_no_lock(tmp_path, content, message):
-    (tmp_path / "plugins.lock.json").write_text(content)
-    with pytest.raises(CheckpointError, match=message):
-        read_lock(tmp_path)
-
-
-def test_no_lock(tmp_path):
-    with pytest.raises(CheckpointError, match=r"has no plugins\.lock\.json"):
-        read_lock(tmp_path)
-
-
-def test_a_lock_is_json_to_read(tmp_path):
-    file = write_lock(tmp_path, make_lock([plugin()], {}))
-    assert json.loads(file.read_text())["plugins"][0]["name"] == "math"
+def test_a_checkpoint_without_a_lock(changes):
+    lock = make_lock([plugin()], {"custom_rm_path": ["a.b"]})
+    with pytest.raises(CheckpointError, match="the checkpoint holds no plugin lock of format 1"):
+        compare_locks({**lock, **changes}, lock)
 
 
 if __name__ == "__main__":

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from vime.cli import render
 from vime.config.names import nearest
-from vime.errors import ConfigError
+from vime.errors import EXIT_REFUSED, ConfigError
 
 COMMANDS: dict[str, str] = {
     "train": "Train a model with the enabled plugins.",
     "eval": "Evaluate a model on the evaluation datasets.",
     "config": "Show the resolved configuration and where each value came from.",
-    "plugin": "List and show plugins.",
+    "plugin": "List, show and explain plugins.",
 }
 _CONFIGURED: dict[tuple[str, ...], str] = {
     ("train",): "vime.cli.train:train_command",
     ("eval",): "vime.cli.evaluate:eval_command",
     ("config", "show"): "vime.cli.config_cmd:show_command",
+    ("plugin", "list"): "vime.cli.plugin_list:list_command",
+    ("plugin", "explain"): "vime.cli.plugin_explain:explain_command",
 }
 """Commands that take the flags of a configuration. These are read by vime.cli.flags, since some have several values."""
 _HELP = ("--help", "-h")
@@ -29,14 +32,23 @@ _HELP = ("--help", "-h")
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    # pydantic reads the entry points of all distributions for plugins of its own, and fails to be imported beside a broken one.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    code = _run_reporting(list(sys.argv[1:] if argv is None else argv))
+    if argv is None and code == EXIT_REFUSED and any(not thread.daemon for thread in threading.enumerate()[1:]):
+        os._exit(code)  # the interpreter would wait for a thread that a refused plugin started
+    return code
+
+
+def _run_reporting(words: list[str]) -> int:
     with_traceback = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
     try:
         if any(word.startswith("--traceback=") for word in words):
             raise ConfigError("--traceback takes no value", hint="write --traceback")
         code = _run(words)
-        sys.stdout.flush()
+        if not getattr(sys.stdout, "closed", True):  # a plugin can close it, or take it away
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vime.config.kinds import kinds_of
 from vime.config.load import FIELDS, Resolved, load_config, unknown_name
-from vime.config.names import NEGATIONS, field_of, flag_of
+from vime.config.names import NEGATIONS, field_of, flag_of, nearest
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError
 
@@ -18,18 +19,20 @@ _OPTIONAL_VALUES = {"serve_engine": "0"}
 
 @dataclass
 class ParsedFlags:
-    """What a command line gave: words by field, plugin settings, the configuration file, and the command's own switches."""
+    """What a command line gave: words by field, plugin settings, the configuration file, and the command's own flags."""
 
     values: dict[str, Any] = field(default_factory=dict)
     config_file: Path | None = None
     switches: set[str] = field(default_factory=set)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
-def parse_flags(words: list[str], *, switches: tuple[str, ...] = ()) -> ParsedFlags:
+def parse_flags(words: list[str], *, switches: tuple[str, ...] = (), seconds: tuple[str, ...] = ()) -> ParsedFlags:
     """Read `--flag value`, `--flag=value`, `--switch`, `--no-switch` and `--flag value value ...`.
 
-    `switches` are those of the command itself, such as "json". Raises ConfigError for an unknown flag (with the nearest
-    name, or with what replaces it), a missing value, a flag that is given twice, and a word that belongs to no flag.
+    `switches` are those of the command itself, such as "json", and `seconds` its flags with a number of seconds. Raises
+    ConfigError for an unknown flag (with the nearest name, or with what replaces it), a missing value, a flag that is
+    given twice, and a word that belongs to no flag.
     """
     parsed = ParsedFlags()
     rest = list(words)
@@ -44,6 +47,8 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = ()) -> ParsedFl
         if name in switches:
             _refuse_value(f"--{name}", bool(has_value))
             parsed.switches.add(name)
+        elif name in seconds:
+            parsed.seconds[name] = positive_seconds(f"--{name}", _one_value(f"--{name}", "seconds", rest, bool(has_value)))
         elif name == "config":
             if parsed.config_file is not None:
                 raise ConfigError("--config is given twice", hint="keep one of them; flags go over the file")
@@ -51,8 +56,22 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = ()) -> ParsedFl
         elif name == "set":
             parsed.values.setdefault("set", []).extend(_values("--set", "plugin.key=value", rest, bool(has_value)))
         else:
+            own = nearest(name, (*switches, *seconds))
+            if own is not None and nearest(field_of(name), [*FIELDS, *switches]) not in FIELDS:
+                raise ConfigError(f"unknown flag --{name}", hint=f"did you mean --{own}?")
             _read_field(name, rest, bool(has_value), parsed.values)
     return parsed
+
+
+def positive_seconds(flag: str, word: str) -> float:
+    """The number of seconds that a word gives. Raises ConfigError, naming the flag, for anything but a positive finite number."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{flag}: expected a number of seconds above 0, got {word!r}")
+    return value
 
 
 def _read_field(name: str, rest: list[str], has_value: bool, values: dict[str, Any]) -> None:

@@ -10,7 +10,26 @@ from typing import Any
 import typer.core
 
 from vime.config.names import ALIASES, flag_of
+from vime.plugins.probe import TIMEOUT
 
+_PATHS_OF_EVALUATION = {
+    "rollout_function_path",
+    "eval_function_path",
+    "custom_generate_function_path",
+    "custom_rm_path",
+    "rollout_sample_hook_path",
+    "custom_eval_rollout_log_function_path",
+}
+_OF_TRAINING_ONLY = {
+    *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints", "sample_every"),
+    *("debug_rollout_only", "debug_train_only", "save_debug_rollout_data", "load_debug_rollout_data"),
+    *("ref_load", "check_weights_every", "check_weights_tolerance", "trainer_ranks"),
+    *("prompt_data", "rollout_max_prompt_len", "rollout_shuffle"),
+    *("rollout_batch_size", "n_samples_per_prompt", "over_sampling_batch_size", "dynamic_sampling_max_rounds", "on_exhausted"),
+    *("partial_rollout", "mask_offpolicy_in_partial_rollout", "max_staleness"),
+    *("eval_interval", "skip_eval_before_train"),
+}
+"""Of the sections that evaluation shares with training."""
 _ON_TWO_LINES = 26
 """A panel with a longer name than this puts what it means below it."""
 
@@ -49,8 +68,8 @@ CONFIGURATION = Group(
 )
 
 
-def configuration_groups() -> Iterator[Group]:
-    """A panel for each section of the configuration."""
+def configuration_groups(left_out: frozenset[str] = frozenset()) -> Iterator[Group]:
+    """A panel for each section of the configuration, without these fields."""
     from vime.config.fields import field_docs
     from vime.config.kinds import kinds_of
     from vime.config.run_config import SECTIONS, RunConfig
@@ -60,12 +79,25 @@ def configuration_groups() -> Iterator[Group]:
     for section in SECTIONS:
         entries: list[Entry] = []
         for name, text in field_docs(section).items():
+            if name in left_out:
+                continue
             kind, flag = kinds[name], flag_of(name)
             alias = f", {flag_of(aliases[name])}" if name in aliases else ""
             switch = f" / --no-{flag[2:]}" if kind.base is bool else ""
             default = RunConfig.model_fields[name].get_default(call_default_factory=True)
             entries.append(Entry(f"{flag}{switch}{alias}", text, _value(kind), _default(default)))
-        yield Group(section.__doc__ or "", entries)
+        if entries:
+            yield Group(section.__doc__ or "", entries)
+
+
+def of_training_only() -> frozenset[str]:
+    """The fields that change nothing in an evaluation."""
+    from vime.config.sections import HookPathSection
+    from vime.config.train_sections import AlgorithmSection, OptimizerSection, TrainerSection
+
+    sections = (AlgorithmSection, OptimizerSection, TrainerSection)
+    paths = set(HookPathSection.model_fields) - _PATHS_OF_EVALUATION
+    return frozenset({name for section in sections for name in section.model_fields} - {"train_dtype"} | paths | _OF_TRAINING_ONLY)
 
 
 def _value(kind: Any) -> str:
@@ -133,3 +165,42 @@ class ConfiguredCommand(typer.core.TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         groups = [CONFIGURATION, *configuration_groups(), COMMON]
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, self.epilog or "")
+
+
+class EvalCommand(typer.core.TyperCommand):
+    """`vime eval --help`: the flags that change an evaluation."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        groups = [CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
+        more = "The flags of training are taken too, so that one file serves both commands, and have no effect here: vime train --help"
+        show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, f"{self.epilog}\n{more}")
+
+
+_IMPORT_TIMEOUT = Entry("--import-timeout", "Time that importing a plugin may take.", "SECONDS", f"{TIMEOUT:g}")
+_JSON = Entry("--json", "Print JSON.")
+_SET_OF_PLUGINS = Group(
+    "Which plugins are enabled",
+    [
+        Entry("--plugin", "Plugin to enable; repeatable. Without it those of VIME_PLUGINS, else of the file.", "NAME"),
+        Entry("--no-plugin", "Plugin to leave out; repeatable.", "NAME"),
+        Entry("--config", "YAML file of a run.", "FILE"),
+    ],
+)
+_TAKES_ALL = "All other flags of vime train are taken too, so that a run's command line can be tried here."
+
+
+class ListCommand(typer.core.TyperCommand):
+    """`vime plugin list --help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        probe = Entry("--probe", "Also import each plugin, in a process of its own, and list its hooks.")
+        groups = [Group("List", [_JSON, probe, _IMPORT_TIMEOUT]), _SET_OF_PLUGINS, COMMON]
+        show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, _TAKES_ALL)
+
+
+class ExplainCommand(typer.core.TyperCommand):
+    """`vime plugin explain --help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        groups = [Group("Explain", [_JSON, _IMPORT_TIMEOUT]), _SET_OF_PLUGINS, COMMON]
+        show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, _TAKES_ALL)

@@ -43,6 +43,17 @@ def warn(text: str) -> None:
     _write(f"{_label('warning', _YELLOW)} {text}")
 
 
+def waiting_for(labels: list[str]) -> None:
+    """Say whose import takes long, so that nobody waits in silence."""
+    _write(f"still importing {', '.join(labels)}; Ctrl-C stops")
+
+
+def printed_by_plugins(output: str) -> None:
+    """Pass on what plugins printed while they were imported: it is not part of an answer."""
+    if output.strip():
+        _write(output.rstrip())
+
+
 def _summary(error: BaseException) -> str:
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from vime.cli.app import COMMANDS
-from vime.cli.help import ConfiguredCommand, RootGroup
+from vime.cli.help import ConfiguredCommand, EvalCommand, RootGroup
 
 _EPILOG = "Without --model and --prompt-data, vime train uses a small model and data that come with it: vime train --plugin math"
-_SHOW = "Print every value with its origin; --json prints one object."
+_EVAL_FILE = "docs/evaluation.md describes the file of --eval-config."
+_SHOW = "Print every value with its origin; --json prints one object. No plugin is imported: vime plugin explain does that."
 
 
 def build_app(asked_for: str) -> typer.Typer:
@@ -21,8 +22,8 @@ def build_app(asked_for: str) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_nothing)
-    for name in ("train", "eval"):
-        app.command(name, cls=ConfiguredCommand, help=COMMANDS[name])(_nothing)
+    app.command("train", cls=ConfiguredCommand, help=COMMANDS["train"], epilog=_EVAL_FILE)(_nothing)
+    app.command("eval", cls=EvalCommand, help=COMMANDS["eval"], epilog=_EVAL_FILE)(_nothing)
     config_app = typer.Typer(help=COMMANDS["config"], no_args_is_help=True)
     config_app.callback()(_nothing)
     config_app.command("show", cls=ConfiguredCommand, help=_SHOW)(_nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.metadata
 import re
@@ -37,6 +38,7 @@ FIRST_PARTY: dict[str, str] = {
 
 Status = Literal["ok", "broken", "conflict", "incompatible"]
 
+_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 _TARGET = re.compile(r"^\s*(?P<module>\w+(\.\w+)*)\s*(:\s*(?P<attr>\w+(\.\w+)*))?\s*(\[.*\])?\s*$")
 
 
@@ -113,19 +115,22 @@ class Catalog:
         entry = found[0]
         status, detail = self.status(entry)
         if status == "conflict":
+            own = {other.distribution for other in found} == {entry.distribution}
+            uninstall = f"uninstall one of them: pip uninstall {found[-1].distribution}"
             raise PluginError(
                 f"plugin {name!r} is claimed by " + " and ".join(f"{_origin(other)} (target {other.target})" for other in found),
-                hint="uninstall one of them: pip uninstall " + found[-1].distribution,
+                hint=f"{entry.distribution} declares the name twice: report it to its authors" if own else uninstall,
             )
         if status == "incompatible":
             raise PluginError(f"{entry.label}: {detail}", hint=f"pip install --upgrade {entry.distribution} vime")
         if status == "broken":
-            raise PluginError(f"{entry.label}: {detail}", hint=f"reinstall it: pip install --force-reinstall {entry.distribution}")
+            reinstall = f"pip install --force-reinstall {entry.distribution}"
+            raise PluginError(f"{entry.label}: {detail}", hint=f"reinstall it: {reinstall}, or report it to its authors")
         return entry
 
     def unknown(self, name: str) -> PluginError:
         """The error for a name that nothing installed answers to: what is installed, and what would help."""
-        installed = sorted({entry.name for entry in self.entries})
+        installed = sorted({entry.name for entry in self.entries if entry.name})
         listing = "installed: " + ", ".join(installed) if installed else "no plugin is installed"
         return PluginError(f"there is no plugin {name!r}; {listing}", hint=self.suggestion(name))
 
@@ -216,19 +221,45 @@ def _find_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     return None
 
 
+def unreadable_entry_points() -> PluginError | None:
+    """The error for a distribution whose entry points Python itself cannot read, which breaks every library that lists its own."""
+    for dist in importlib.metadata.distributions():
+        try:
+            list(dist.entry_points)
+        except Exception as error:  # noqa: BLE001 - what it is depends on the version of Python
+            who = f"distribution {_distribution_name(dist)} {_version(dist)}"
+            return PluginError(
+                f"{who}: Python cannot read its entry_points.txt ({type(error).__name__}), "
+                "and so none beside it: vLLM and others list theirs",
+                hint=f"pip uninstall {_distribution_name(dist)}, or report it to its authors",
+            )
+    return None
+
+
 def _entry_points_text(dist: importlib.metadata.Distribution) -> str:
+    """The text of entry_points.txt, "" where there is none. Bytes that are not UTF-8 are replaced."""
     try:
         return dist.read_text("entry_points.txt") or ""
-    except (OSError, UnicodeDecodeError):
+    except UnicodeDecodeError:
+        return (_folder(dist) / "entry_points.txt").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return ""
 
 
 def _distribution_name(dist: importlib.metadata.Distribution) -> str:
-    try:
-        name: str | None = dist.metadata["Name"]
-    except (OSError, UnicodeDecodeError, KeyError):
-        name = None
+    name: str | None = None
+    with contextlib.suppress(OSError, UnicodeDecodeError, KeyError):
+        name = dist.metadata["Name"]
     return name or _folder(dist).name.split("-")[0] or "unknown"
+
+
+def _version(dist: importlib.metadata.Distribution) -> str:
+    """The version that the metadata gives, else that of the folder's name."""
+    version: str | None = None
+    with contextlib.suppress(OSError, UnicodeDecodeError, KeyError):
+        version = dist.metadata["Version"]
+    in_name = re.match(r"[^-]+-(.+)\.(dist|egg)-info$", _folder(dist).name)
+    return version or (in_name[1] if in_name else "unknown")
 
 
 def _folder(dist: importlib.metadata.Distribution) -> Path:
@@ -238,21 +269,35 @@ def _folder(dist: importlib.metadata.Distribution) -> Path:
 
 def _entries(dist: importlib.metadata.Distribution, name: str, text: str) -> list[PluginEntry]:
     location = str(_folder(dist).parent)
-    fault: str | None = None
-    requires: str | None = None
-    try:
-        version: str = dist.metadata["Version"] or "unknown"
-        requires = _requires_vime(dist.requires or [])
-    except (InvalidRequirement, KeyError, OSError, UnicodeDecodeError) as error:
-        version, fault = "unknown", f"its metadata cannot be read: {error}"
+    fault = _metadata_fault(dist)
+    requires = None if fault else _requires_vime(dist.requires or [])
     found: list[PluginEntry] = []
     for line in _section(text):
         entry_name, equals, target = (part.strip() for part in line.partition("="))
         problem = fault
         if not equals or not entry_name or not _TARGET.match(target):
             problem = f"its entry point {line!r} is not of the form name = module or name = module:Class"
-        found.append(PluginEntry(entry_name, target, name, version, location, requires, problem))
+        elif not _NAME.match(entry_name):
+            problem = f"its name {entry_name!r} has other characters than ASCII letters, digits, '.', '_' and '-' between them"
+        found.append(PluginEntry(entry_name, target, name, _version(dist), location, requires, problem))
     return found
+
+
+def _metadata_fault(dist: importlib.metadata.Distribution) -> str | None:
+    """What is wrong with the metadata of a whole distribution, or None."""
+    try:
+        missing = [key for key in ("Name", "Version") if not dist.metadata[key]]
+        lines = dist.requires or []
+    except (OSError, UnicodeDecodeError, KeyError) as error:
+        return f"its metadata cannot be read: {error}"
+    if missing:
+        return f"its metadata has no {' and no '.join(missing)}"
+    for line in lines:
+        try:
+            Requirement(line)
+        except InvalidRequirement:
+            return f"its metadata has the requirement {line!r}, which is none"
+    return None
 
 
 def _section(text: str) -> list[str]:

@@ -18,8 +18,11 @@ TRACEBACK_HINT = "--traceback shows where it was raised"
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an exception on one line."""
-    text = " ".join(str(error).split())
+    """Type and message of an exception on one line. One whose message cannot be made is named by its type."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception as failure:  # noqa: BLE001 - whatever somebody else's __str__ raises
+        text = f"(its message raised {type(failure).__name__})"
     if len(text) > 300:
         text = text[:297] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

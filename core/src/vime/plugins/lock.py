@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packaging.utils import canonicalize_name
 
 from vime.errors import CheckpointError, PluginError
 from vime.plugins.discovery import vime_version
 
-FILE_NAME = "plugins.lock.json"
 FORMAT = 1
 
 
@@ -26,33 +23,17 @@ def make_lock(plugins: Sequence[Mapping[str, Any]], paths: Mapping[str, Sequence
     }
 
 
-def write_lock(directory: Path, lock: Mapping[str, Any]) -> Path:
-    """Write `plugins.lock.json` into `directory`."""
-    file = directory / FILE_NAME
-    file.write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
-    return file
-
-
-def read_lock(directory: Path) -> dict[str, Any]:
-    """Read `plugins.lock.json` of `directory`. Raises CheckpointError when it is missing or is not a lock."""
-    file = directory / FILE_NAME
-    try:
-        lock = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{directory} has no {FILE_NAME}", hint="--ignore-plugin-lock goes on without it") from error
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}", hint="--ignore-plugin-lock goes on without it") from error
-    if not isinstance(lock, dict) or lock.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-        raise CheckpointError(f"{file} is not a plugin lock of format {FORMAT}", hint="--ignore-plugin-lock goes on without it")
-    return lock  # pyright: ignore[reportUnknownVariableType]
-
-
 def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Compare a checkpoint's lock with the plugins of this run.
 
     Returns a warning for each plugin of another version, distribution or settings, each new plugin and each changed
-    path function. Raises PluginError for a plugin of the checkpoint that is not enabled now.
+    path function. Raises PluginError for a plugin of the checkpoint that is not enabled now, CheckpointError for a
+    `saved` that is no lock.
     """
+    if not _is_lock(saved):
+        raise CheckpointError(
+            f"the checkpoint holds no plugin lock of format {FORMAT}", hint="--ignore-plugin-lock goes on without comparing the plugins"
+        )
     now = {canonicalize_name(plugin["name"]): plugin for plugin in current["plugins"]}
     before = {canonicalize_name(plugin["name"]): plugin for plugin in saved["plugins"]}
     missing = [plugin for key, plugin in before.items() if key not in now]
@@ -97,3 +78,23 @@ def require_same(expected: Mapping[str, Any], here: Mapping[str, Any], where: st
 
 def _origin(plugin: Mapping[str, Any]) -> str:
     return f"plugin {plugin['name']!r}" + (f" ({plugin['distribution']} {plugin['version']})" if plugin["distribution"] else "")
+
+
+def _is_lock(lock: Any) -> bool:
+    """Whether it has what `compare_locks` reads."""
+    if not (isinstance(lock, dict) and lock.get("format") == FORMAT and isinstance(lock.get("vime"), str)):  # pyright: ignore[reportUnknownMemberType]
+        return False
+    plugins, paths = cast("dict[str, Any]", lock).get("plugins"), cast("dict[str, Any]", lock).get("paths")
+    return (
+        isinstance(plugins, list)
+        and isinstance(paths, dict)
+        and all(isinstance(value, list) for value in cast("dict[str, Any]", paths).values())
+        and all(_is_plugin(plugin) for plugin in cast("list[Any]", plugins))
+    )
+
+
+def _is_plugin(plugin: Any) -> bool:
+    if not isinstance(plugin, dict):
+        return False
+    given = cast("dict[str, Any]", plugin)
+    return isinstance(given.get("name"), str) and isinstance(given.get("settings"), dict) and {"distribution", "version"} <= given.keys()

@@ -68,9 +68,10 @@ class PluginManager:
         self._eval_function: HookFunction | None = None
 
     @classmethod
-    def load(cls, config: RunConfig, *, catalog: Catalog | None = None) -> PluginManager:
+    def load(cls, config: RunConfig, *, catalog: Catalog | None = None, announce: Callable[[str], None] | None = None) -> PluginManager:
         """Import, check and build the plugins and path functions that `config` names, and nothing else.
 
+        `announce` is told the label of each before it is imported.
         Raises PluginError for a plugin or path function that is missing, broken or refused and for conflicts,
         ConfigError for plugin names and settings that fit nothing.
         """
@@ -78,16 +79,23 @@ class PluginManager:
         catalog = catalog or discover()
         names = selected(config.plugin, config.no_plugin, catalog)
         settings = {canonicalize_name(name): values for name, values in config.plugin_settings.items()}
-        _check_settings_names(config.plugin_settings, names, catalog)
+        check_settings_names(config.plugin_settings, names, catalog)
         for name in names:
-            manager.enable(catalog.find(name), settings.get(canonicalize_name(name), {}))
+            entry = catalog.find(name)
+            if announce is not None:
+                announce(entry.label)
+            manager.enable(entry, settings.get(canonicalize_name(name), {}))
         for info in HOOKS.values():
             given = getattr(config, info.path_flag) if info.path_flag else None
             for path in [given] if isinstance(given, str) else given or ():
+                if announce is not None:
+                    announce(f"{info.flag} {path}")
                 manager._path_functions.setdefault(info.name, []).append(manager.path_function(path, info.name))
         eval_path = getattr(config, EVAL_PATH_FLAG)
         if eval_path:
-            manager._eval_function = manager.path_function(eval_path, "generate_rollout")
+            if announce is not None:
+                announce(f"--eval-function-path {eval_path}")
+            manager._eval_function = manager.path_function(eval_path, "generate_rollout", path_flag=EVAL_PATH_FLAG)
         manager.check_conflicts()
         return manager
 
@@ -183,11 +191,14 @@ class PluginManager:
         functions = self.implementations(hook)
         return functions[0] if len(functions) == 1 else None
 
-    def path_function(self, path: str, hook: str) -> HookFunction:
-        """The function that `path` names, checked for `hook` and adapted to it. Resolved once."""
+    def path_function(self, path: str, hook: str, *, path_flag: str | None = None) -> HookFunction:
+        """The function that `path` names, checked for `hook` and adapted to it. Resolved once.
+
+        `path_flag` is the attribute of the configuration that named it, where it is not the hook's own.
+        """
         key = (path, _known(hook))
         if key not in self._by_path:
-            self._by_path[key] = load_path_function(path, hook, self.times)
+            self._by_path[key] = load_path_function(path, hook, self.times, path_flag=path_flag)
         return self._by_path[key]
 
     def path_labels(self) -> list[str]:
@@ -258,7 +269,7 @@ def selected(plugins: Sequence[str], removed: Sequence[str], catalog: Catalog) -
     return [name for name, key in zip(names, keys, strict=True) if key not in without]
 
 
-def _check_settings_names(settings: Mapping[str, Any], enabled: Sequence[str], catalog: Catalog) -> None:
+def check_settings_names(settings: Mapping[str, Any], enabled: Sequence[str], catalog: Catalog) -> None:
     """Refuse settings of a plugin that does not exist. Those of an installed one that is not enabled have no effect."""
     keys = {canonicalize_name(name) for name in enabled}
     for name in settings:

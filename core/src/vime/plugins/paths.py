@@ -6,6 +6,7 @@ its own parameters. `evaluation`, `engine` and the like go by keyword, to functi
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import inspect
@@ -28,9 +29,12 @@ _FILE_PREFIX = "vime_file_"
 DATA_SOURCE_METHODS = ("get_samples", "add_samples", "save", "load", "__len__")
 
 
-def load_path_function(path: str, hook: str, times: HookTimes | None = None) -> HookFunction:
-    """The function that `path` names, checked for `hook` and adapted to it. Raises PluginError with the part that failed."""
-    info = HOOKS[hook]
+def load_path_function(path: str, hook: str, times: HookTimes | None = None, *, path_flag: str | None = None) -> HookFunction:
+    """The function that `path` names, checked for `hook` and adapted to it. Raises PluginError with the part that failed.
+
+    Errors name the hook's path flag, or `path_flag` where another one named the function.
+    """
+    info = HOOKS[hook] if path_flag is None else dataclasses.replace(HOOKS[hook], path_flag=path_flag)
     where = info.flag or hook
     obj = resolve_path(path, f"{where} {path}")
     order, keywords = check_path_function(obj, info, f"{where} {path}")

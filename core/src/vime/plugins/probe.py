@@ -1,19 +1,15 @@
-"""Import one installed plugin in a process of its own and say what it implements: `python -m vime.plugins.probe NAME`."""
+"""What importing an installed plugin shows: its hooks, or the error. Nothing of it reaches this process."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import json
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vime.plugins.child import Announce, Call, call_in_children
 from vime.plugins.discovery import PluginEntry
 
-TIMEOUT = 120.0
-"""Seconds that one plugin may take to be imported."""
-_MARK = "vime-probe:"
+TIMEOUT = 60.0
+"""Seconds that one plugin may take to be imported, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -24,46 +20,28 @@ class Probe:
     error: str | None
 
 
-def probe_all(entries: Sequence[PluginEntry]) -> dict[PluginEntry, Probe]:
-    """Probe these entries, a few at a time. What a plugin prints, raises, or does to its process stays there."""
-    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-        return dict(zip(entries, pool.map(probe, entries), strict=True))
+def probe_all(
+    entries: Sequence[PluginEntry], *, timeout: float = TIMEOUT, on_wait: Callable[[list[str]], None] | None = None
+) -> dict[PluginEntry, Probe]:
+    """Import and check these plugins, each in a process of its own. Classes are not built, since they may need settings.
 
-
-def probe(entry: PluginEntry) -> Probe:
-    """Import and validate one plugin in a new interpreter. Classes are not built, since they may need settings.
-
-    With -P, files of the current directory do not hide modules that a plugin imports.
+    A plugin may take `timeout` seconds; `on_wait` is told now and then which ones are slow.
     """
-    command = [sys.executable, "-P", "-m", "vime.plugins.probe", entry.target, entry.label]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return Probe((), f"importing it takes longer than {TIMEOUT:.0f} s")
-    for line in done.stdout.splitlines():
-        if line.startswith(_MARK):
-            answer = json.loads(line.removeprefix(_MARK))
-            return Probe(tuple(answer["hooks"]), answer["error"])
-    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return Probe((), f"importing it ended the process: {last}")
+    calls = [Call("vime.plugins.probe:look_at", (entry.target, entry.label), entry.label) for entry in entries]
+    probes: dict[PluginEntry, Probe] = {}
+    for entry, outcome in zip(entries, call_in_children(calls, timeout=timeout, on_wait=on_wait), strict=True):
+        error = outcome.error
+        probes[entry] = Probe(tuple(outcome.value or ()), error and error.message.removeprefix(f"{entry.label}: "))
+    return probes
 
 
-def main(target: str, label: str) -> None:
-    """The child's side: prints one marked line of JSON."""
-    from vime.errors import PluginError
+def look_at(plugin: tuple[str, str], announce: Announce) -> list[str]:
+    """The child's side: the hooks of the plugin with this target and label. Raises PluginError for one that is refused."""
     from vime.plugins.loading import load_target, settings_class
     from vime.plugins.validation import check_hooks
 
-    hooks: list[str] = []
-    problem: str | None = None
-    try:
-        loaded = load_target(target, label)
-        hooks = [found.hook for found in check_hooks(loaded, label)]
-        settings_class(loaded, label)
-    except PluginError as error:
-        problem = error.message.removeprefix(f"{label}: ")
-    sys.stdout.write(f"\n{_MARK}{json.dumps({'hooks': hooks, 'error': problem})}\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    announce(plugin[1])
+    loaded = load_target(*plugin)
+    hooks = [found.hook for found in check_hooks(loaded, plugin[1])]
+    settings_class(loaded, plugin[1])
+    return hooks

@@ -19,10 +19,12 @@ class BatchSpec:
     def dynamic_sampling_filter(self, args: RunConfig, samples: list[Sample]) -> DynamicFilterOutput | bool:
         """Keeps or drops one finished group.
 
-        Called: once for each group, as soon as all its samples have their rewards. A dropped group is replaced by a new
-        prompt, within --dynamic-sampling-max-rounds.
+        Called: once for each finished group of a training rollout, when all its samples have their rewards and the batch
+        is not full yet. Groups with a failed sample do not come here. A dropped group is replaced by a new prompt, within
+        --dynamic-sampling-max-rounds.
         Arguments: `samples` is the group; it must not be changed.
-        Returns: a bool, or a DynamicFilterOutput whose `reason` is counted in `rollout/dynamic_filter/drop_<reason>`.
+        Returns: a bool, or a DynamicFilterOutput whose `reason` (the plugin's name where there is none) is counted in
+        `rollout/dynamic_filter/drop_<reason>`.
         Several plugins: all must agree. They are asked in the user's order; the first refusal ends it and gives the reason.
 
         Example:
@@ -44,7 +46,7 @@ class BatchSpec:
         Called: once for each training rollout, when its groups are complete.
         Arguments: `samples` is the list of kept groups.
         Returns: nothing. Groups, samples and their order must stay as they are; a removed sample keeps its place in the
-        group and gets a loss mask of zeros.
+        group's baseline and has no term in the loss.
         Several plugins: all are called, in the user's order.
 
         Example:
@@ -66,9 +68,9 @@ class BatchSpec:
         """Sees everything that a rollout has generated, for analysis and for plugins that learn from it.
 
         Called: once for each training rollout, after rollout_sample_filter.
-        Arguments: `all_samples` is the list of all finished groups, the kept ones first, then the dropped ones;
-        `data_source` is where the prompts come from.
-        Returns: nothing. Rewards, tokens and masks of kept samples must not be changed.
+        Arguments: `all_samples` is a list of all finished groups, the kept ones first, then those that the dynamic
+        filters dropped; `data_source` is where the prompts come from.
+        Returns: nothing. Rewards, tokens and masks must not be changed.
         Several plugins: all are called, in the user's order.
 
         Example:
@@ -92,9 +94,9 @@ class BatchSpec:
         """Logs a training rollout, beside or instead of the built-in metrics.
 
         Called: once for each training rollout, when its metrics are computed and before they are written.
-        Arguments: `samples` is the flat list of trained samples; `rollout_extra_metrics` are the metrics, without the
-        prefix `rollout/`; what is added to it is written too; `rollout_time` is in seconds.
-        Returns: True to skip the built-in log of this rollout, anything else to keep it.
+        Arguments: `samples` is the flat list of the batch, removed samples too; `rollout_extra_metrics` are the metrics,
+        without the prefix `rollout/`; what is added to it is written too; `rollout_time` is in seconds.
+        Returns: True to write nothing of this rollout to metrics.jsonl and TensorBoard, anything else to write it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:
@@ -117,7 +119,7 @@ class BatchSpec:
         Called: once for each evaluation, when its metrics are computed and before they are written.
         Arguments: `data` is, by dataset, "rewards", "truncated" and "samples", equally long; `extra_metrics` are the metrics,
         without the prefix `eval/`; what is added to it is written too.
-        Returns: True to skip the built-in log of this evaluation, anything else to keep it.
+        Returns: True to write nothing of this evaluation to metrics.jsonl and TensorBoard, anything else to write it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:

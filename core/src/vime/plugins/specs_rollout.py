@@ -25,10 +25,12 @@ class RolloutSpec:
     def make_data_source(self, args: RunConfig) -> Any:
         """Builds the data source: where prompts come from and where unfinished groups go back to.
 
-        Called: once, before the engine and the trainer are built.
+        Called: once for each training run, before the engine and the trainer are built.
         Arguments: `args` is the configuration of the run, frozen.
-        Returns: an object with `get_samples(n)` (a list of n groups, each of n_samples_per_prompt Samples),
-        `add_samples(groups)`, `save(rollout_id)`, `load(rollout_id)` and `__len__` (the number of prompts).
+        Returns: an object with `get_samples(n)` (a list of n groups, each of n_samples_per_prompt Samples; fewer only when
+        the data has ended), `add_samples(groups)`, `save(rollout_id)`, `load(rollout_id)` and `__len__` (the number of
+        prompts). Where it also has `state_dict()` and `load_state_dict(state)`, checkpoints hold that state, and save and
+        load are not called.
         Several plugins: one claims it; two are a conflict. Without any, the built-in source reads --prompt-data.
 
         Example:
@@ -62,12 +64,16 @@ class RolloutSpec:
     ) -> RolloutOutput | Awaitable[RolloutOutput]:
         """Replaces the whole rollout: from prompts to rewarded groups.
 
-        Called: once for each training rollout and once for each evaluation.
-        Arguments: `rollout_id` counts rollouts from 0; `data_source` gives prompts (see make_data_source); `evaluation` is
-        True for an evaluation over `args.eval_datasets`; `engine` generates (see vime.api.Engine).
+        Called: once for each training rollout and once for each evaluation. A plain `def` runs in a thread of its own, an
+        `async def` in the event loop that generates. The hooks from buffer_filter to dynamic_sampling_filter belong to the
+        built-in rollout, and are called when this function calls that.
+        Arguments: `rollout_id` counts rollouts from 0, for an evaluation those that are finished; `data_source` gives
+        prompts (see make_data_source), None in `vime eval`; `evaluation` is True for an evaluation over
+        `args.eval_datasets`; `engine` generates (see vime.api.Engine).
         Returns: for training a RolloutFnTrainOutput (or its bare list) with rollout_batch_size groups of
         n_samples_per_prompt rollouts; every sample with tokens, a reward and a final status. For evaluation a
-        RolloutFnEvalOutput (or its bare dict): by dataset, "rewards", "truncated" and "samples", equally long.
+        RolloutFnEvalOutput (or its bare dict): by dataset, "rewards", "truncated" and "samples", equally long. The
+        `metrics` of either are logged with the built-in ones.
         Several plugins: one claims it; two are a conflict. Without any, the built-in rollout runs.
 
         Example:
@@ -92,11 +98,13 @@ class RolloutSpec:
     def buffer_filter(self, args: RunConfig, rollout_id: int | None, buffer: list[list[Sample]], num_samples: int) -> list[list[Sample]]:
         """Chooses which groups of the buffer are used first.
 
-        Called: each time that prompts are fetched and the buffer is not empty.
+        Called: each time that the built-in data source, or one derived from it, is asked for prompts and its buffer is not
+        empty.
         Arguments: `buffer` holds the groups that came back unfinished or surplus, oldest first; `num_samples` is how many
         groups are wanted, in groups and not in samples; `rollout_id` is the rollout they are for, None when unknown.
-        Returns: at most num_samples of the groups in `buffer`, the same list objects, none twice. vime takes them out of
-        the buffer where the filter did not.
+        Returns: at most num_samples of the groups in `buffer`, whole and unchanged, none twice; new prompts make up for
+        what is missing. vime takes them out of the buffer where the filter did not. A group that the filter takes out of
+        `buffer` and does not return is thrown away, and counted in `rollout/buffer_discarded`.
         Several plugins: one claims it; two are a conflict. Without any, the oldest groups are taken.
 
         Example:
@@ -117,12 +125,16 @@ class RolloutSpec:
     ) -> Sample | list[Sample] | Awaitable[Sample | list[Sample]]:
         """Generates the answer to one prompt: with tools, over several turns, through an agent.
 
-        Called: once for each sample, many at a time in one event loop; an `async def` lets the others run while it waits.
+        Called: once for each sample of training and evaluation, many at a time in one event loop; an `async def` lets the
+        others run while it waits. Again for a sample whose generation an engine failed (--generation-retries), or whose
+        reward failed under `--on-reward-error drop`.
         Arguments: `sample` is PENDING, or ABORTED with the tokens it has when a partial rollout is continued;
-        `sampling_params` is a dict for `engine.generate`; `evaluation` is True for evaluation prompts; `engine` generates.
-        Returns: the sample with tokens, response and a final status; or a list of Samples for a rollout that has several
-        (sub-agents), which share one `rollout_id`. Response tokens are added by `append_response_tokens` only. A reward
-        that is set here is kept.
+        `sampling_params` is a dict of this call's own, for `engine.generate`; `evaluation` is True for evaluation prompts;
+        `engine` generates.
+        Returns: the sample with tokens, response and a status: COMPLETED or TRUNCATED, or ABORTED where the engine
+        stopped it; or a list of Samples for a rollout that has several (sub-agents), which share one `rollout_id` (set
+        for them where they have none). Response tokens are added by `append_response_tokens` only. A reward that is set
+        here is kept.
         Several plugins: one claims it; two are a conflict. A sample's `generate_function_path` and that of an evaluation
         dataset go first.
 
@@ -150,9 +162,10 @@ class RolloutSpec:
     ) -> Sample | Awaitable[Sample | None] | None:
         """Looks at a sample, or changes it, between its generation and its reward.
 
-        Called: once for each generated sample.
-        Arguments: `sample` is generated and not yet scored; `rollout_id` is the rollout it belongs to; `evaluation` is True
-        for evaluation samples.
+        Called: once for each generated sample of training and evaluation, on the event loop; again where it is generated
+        again. Not for aborted and failed ones.
+        Arguments: `sample` is generated, and not yet scored unless custom_generate set its reward; `rollout_id` is the
+        rollout it belongs to; `evaluation` is True for evaluation samples.
         Returns: None to go on with the sample as it is now, or another Sample to go on with.
         Several plugins: all are called, in the user's order; the path flag may be repeated.
 
@@ -173,13 +186,15 @@ class RolloutSpec:
     def custom_rm(self, args: RunConfig, sample: Sample, samples: list[Sample]) -> Reward | list[Reward] | Awaitable[Reward | list[Reward]]:
         """The reward of a sample, or of a whole group.
 
-        Called: once for each sample; under --group-rm once for each group, with `samples`, if the function takes that.
+        Called: once for each sample of training and evaluation; under --group-rm once for each complete group, with
+        `samples`, if the function takes that. Not for samples that are aborted, failed, or have a reward already.
         Synchronous functions run in worker processes (--reward-isolation), `async def` on the event loop.
-        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata`; `samples` is the group, and
-        None for a single sample.
+        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata`, and None in a call with
+        `samples`; `samples` is the group, and None for a single sample.
         Returns: a finite number or a bool, or a dict of them with the same keys for every sample (--reward-key names the
         one to train on). With `samples`: a list of these, one for each sample, in order.
-        Several plugins: the rm_type of a sample chooses by plugin name (--rm-type, or `rm_type` in a row's metadata).
+        Several plugins: the rm_type of a sample chooses by plugin name (`rm_type` in a row's metadata, or --rm-type).
+        Without any rm_type two are a conflict. A sample's `custom_rm_path` and that of an evaluation dataset go first.
 
         Example:
 
@@ -196,8 +211,8 @@ class RolloutSpec:
     def shape_reward(self, args: RunConfig, sample: Sample) -> Number | Awaitable[Number | None] | None:
         """Adds to the reward of a sample: a penalty, a bonus.
 
-        Called: once for each scored sample, after its reward.
-        Arguments: `sample` has its reward.
+        Called: once for each scored sample of training and evaluation, after its reward, on the event loop.
+        Arguments: `sample` has its reward, with what the plugins before this one have added.
         Returns: a finite number that is added to the reward (to its --reward-key for dict rewards), or None for nothing.
         Several plugins: all are called, in the user's order, and their numbers add up.
 

@@ -1,6 +1,6 @@
 """Hook specs of the training half of a step. The examples are doctests; docs/hooks.md is generated from them.
 
-Legend: N samples of the batch, R response tokens of a sample, K response tokens of a micro-batch.
+Legend: N samples of the batch, R response tokens of a row, K trained tokens (mask 1) of a micro-batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TrainSpec:
     def post_process_rewards(self, args: RunConfig, samples: list[Sample]) -> tuple[Sequence[float], Sequence[float]]:
         """Turns the rewards of a rollout into what becomes the advantages.
 
-        Called: once for each training rollout.
+        Called: once for each training rollout, before convert_samples_to_train_data.
         Arguments: `samples` is the flat list of N samples; `sample.group_index` says which belong together. Groups may
         differ in size, and failed samples have no reward.
         Returns: (raw_rewards, rewards), each N finite numbers: what is logged, and what is trained on.
@@ -47,12 +47,13 @@ class TrainSpec:
     def convert_samples_to_train_data(self, args: RunConfig, samples: list[Sample]) -> dict[str, list[Any]]:
         """Lays the samples out as the rows of the training batch.
 
-        Called: once for each training rollout.
-        Arguments: `samples` is the flat list of the kept samples.
+        Called: once for each training rollout, after post_process_rewards, whose rewards it does not see.
+        Arguments: `samples` is the flat list of the kept samples, removed ones too.
         Returns: a dict of equally long lists, one entry for each row: tokens (prompt then response), response_lengths,
-        rewards, raw_reward, truncated (0 or 1), sample_indices, loss_masks (R of 0 and 1); optional: rollout_ids,
-        rollout_log_probs (R numbers) and lists of the plugin's own.
-        Several plugins: one claims it; two are a conflict.
+        rewards (what is trained on), raw_reward, truncated (0 or 1), sample_indices, loss_masks (R of 0 and 1; zeros for a
+        removed sample); optional: rollout_ids (rows of one rollout share one), rollout_log_probs (R numbers),
+        weight_versions and lists of the plugin's own, which later hooks find in rollout_data.
+        Several plugins: one claims it; two are a conflict. Without any, each sample is a row.
 
         Example:
 
@@ -66,22 +67,49 @@ class TrainSpec:
         ...         "raw_reward": [sample.reward for sample in samples],
         ...         "truncated": [int(sample.status is Sample.Status.TRUNCATED) for sample in samples],
         ...         "sample_indices": [sample.index for sample in samples],
-        ...         "loss_masks": [sample.loss_mask or [1] * sample.response_length for sample in samples],
+        ...         "loss_masks": [[int(not sample.remove_sample)] * sample.response_length for sample in samples],
         ...     }
-        >>> convert_samples_to_train_data([Sample(index=0, tokens=[5, 6, 7], response_length=2, reward=1.0)])["loss_masks"]
-        [[1, 1]]
+        >>> kept, removed = (Sample(tokens=[5, 6, 7], response_length=2, reward=1.0, remove_sample=remove) for remove in (False, True))
+        >>> convert_samples_to_train_data([kept, removed])["loss_masks"]
+        [[1, 1], [0, 0]]
         """
         raise NotImplementedError
+
+    @hookspec
+    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None:
+        """Replaces the advantage estimator.
+
+        Called: once for each training rollout, after the log-probs are known. Not under `--loss-type sft_loss`, nor where
+        no token is trained.
+        Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; its `rewards` are those
+        of post_process_rewards.
+        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
+        each row.
+        Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
+
+        Example:
+
+        >>> from vime.api import hookimpl
+        >>> @hookimpl
+        ... def compute_advantages(rollout_data):
+        ...     rows = zip(rollout_data["rewards"], rollout_data["response_lengths"])
+        ...     rollout_data["advantages"] = rollout_data["returns"] = [[reward] * length for reward, length in rows]
+        >>> data = {"rewards": [0.5, -0.5], "response_lengths": [2, 1]}
+        >>> compute_advantages(data)
+        >>> data["advantages"]
+        [[0.5, 0.5], [-0.5]]
+        """
 
     @hookspec
     def rollout_data_postprocess(self, args: RunConfig, rollout_id: int, rollout_data: dict[str, Any]) -> None:
         """Changes the training batch in place, when its log-probs and advantages are known.
 
-        Called: once for each training rollout, before its first optimizer step.
-        Arguments: `rollout_data` has an entry for each sample under every key. Lists: tokens, total_lengths,
-        response_lengths, loss_masks, rewards, raw_reward, truncated, sample_indices, rollout_ids. Tensors of R numbers:
-        advantages, returns, and where the run has them rollout_log_probs, log_probs (of the policy before its first step
-        on this rollout) and ref_log_probs.
+        Called: once for each training rollout, after the advantages and before the first optimizer step. Not under
+        `--loss-type sft_loss`, nor where no token is trained.
+        Arguments: `rollout_data` has an entry for each row under every key. Lists: tokens, total_lengths,
+        response_lengths, loss_masks, rewards, raw_reward, truncated, sample_indices, rollout_ids. Tensors of R numbers,
+        0.0 where the mask is 0: advantages, returns, log_probs (of the policy before its first step on this rollout), and
+        where the run has them rollout_log_probs and ref_log_probs.
         Returns: nothing. Advantages and loss masks are taken from what it leaves; a mask may only lose tokens.
         Several plugins: all are called, in the user's order.
 
@@ -99,39 +127,17 @@ class TrainSpec:
         """
 
     @hookspec
-    def compute_advantages(self, args: RunConfig, rollout_data: dict[str, Any]) -> None:
-        """Replaces the advantage estimator.
-
-        Called: once for each training rollout, after the log-probs are known.
-        Arguments: `rollout_data` as in rollout_data_postprocess, with log_probs; `rewards` are those of
-        post_process_rewards.
-        Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
-        each sample.
-        Several plugins: one claims it; two are a conflict. Without any, --advantage-estimator decides.
-
-        Example:
-
-        >>> from vime.api import hookimpl
-        >>> @hookimpl
-        ... def compute_advantages(rollout_data):
-        ...     rows = zip(rollout_data["rewards"], rollout_data["response_lengths"])
-        ...     rollout_data["advantages"] = rollout_data["returns"] = [[reward] * length for reward, length in rows]
-        >>> data = {"rewards": [0.5, -0.5], "response_lengths": [2, 1]}
-        >>> compute_advantages(data)
-        >>> data["advantages"]
-        [[0.5, 0.5], [-0.5]]
-        """
-
-    @hookspec
     def policy_loss(self, args: RunConfig, inputs: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Replaces the loss, under `--loss-type custom_loss`.
 
         Called: once for each micro-batch.
-        Arguments: `inputs` has, over the K response tokens of the micro-batch, the tensors `log_probs` (with gradient),
-        `old_log_probs`, `advantages` and `entropy`, `ref_log_probs` and `rollout_log_probs` or None, and `reduce`, which
-        turns K numbers into the scalar that the aggregation of the run asks for.
-        Returns: (loss, metrics): a scalar with gradient, and detached scalars by name, logged as `train/<name>`.
-        Several plugins: one claims it; two are a conflict.
+        Arguments: `inputs` has, over the K trained tokens of the micro-batch, the tensors `log_probs` (with gradient),
+        `old_log_probs`, `advantages` and `entropy`, `ref_log_probs` and `rollout_log_probs` or None, `rows` (the row of
+        each token), and `reduce`, which turns K numbers into this micro-batch's share of the scalar that
+        --loss-aggregation asks for.
+        Returns: (loss, metrics): a scalar with gradient, and scalars by name, whose mean over the micro-batches is logged
+        as `train/<name>`. The losses of a step's micro-batches are added up.
+        Several plugins: one claims it; two are a conflict. A run with custom_loss and none is refused.
 
         Example:
 
@@ -159,10 +165,11 @@ class TrainSpec:
     ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
         """Corrects the policy loss for the difference between the engine's and the trainer's log-probs.
 
-        Called: once for each micro-batch, under --use-tis.
-        Arguments: `pg_loss` has K numbers; `train_log_probs`, `rollout_log_probs` and `loss_masks` are lists with a tensor
-        of R numbers for each row.
-        Returns: (pg_loss, loss_masks, metrics): corrected loss, masks of the same shapes, K numbers by metric name.
+        Called: once for each micro-batch, under --use-tis, where the rollout has the engine's log-probs.
+        Arguments: `pg_loss` has a number for each of the K trained tokens; `train_log_probs`, `rollout_log_probs` and
+        `loss_masks` (ones) are lists with a tensor for each row, over its trained tokens.
+        Returns: (pg_loss, loss_masks, metrics): corrected loss, masks of the same shapes (0 takes a token's loss away), and
+        K numbers by metric name, whose mean is logged as `train/<name>`.
         Several plugins: one claims it; two are a conflict. Without any, the weights are truncated at --tis-clip.
 
         Example:
@@ -185,10 +192,11 @@ class TrainSpec:
     ) -> Callable[[Tensor], Tensor]:
         """Replaces how the policy loss of the tokens becomes one number.
 
-        Called: once for each micro-batch.
-        Arguments: for each row, `total_lengths` (prompt and response), `response_lengths` and `loss_masks` (R numbers);
-        `calculate_per_token_loss` is the flag of that name.
-        Returns: a function of the K per-token losses, which returns a scalar.
+        Called: once for each micro-batch of a policy loss; not under `--loss-type sft_loss` or custom_loss.
+        Arguments: for each row, `total_lengths` (prompt and response), `response_lengths` (its trained tokens: masked ones
+        are left out) and `loss_masks` (a tensor over these); `calculate_per_token_loss` is the flag of that name.
+        Returns: a function of the K per-token losses, which returns a scalar. The scalars of a step's micro-batches are
+        added up.
         Several plugins: one claims it; two are a conflict. Without any, --loss-aggregation decides.
 
         Example:

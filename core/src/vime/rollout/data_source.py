@@ -245,7 +245,8 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self.buffer: list[list[Sample]] = []
         self.rollout_id: int | None = None
         """The rollout being filled, as the loop tells it; passed on to the buffer filter."""
-        self._buffer_filter = buffer_filter
+        self.buffer_filter = buffer_filter
+        """For a source of the user's own that derives from this one, the run sets the filter of the run."""
         self._discarded = 0
         self._stale = 0
 
@@ -259,10 +260,10 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self._drop_stale()
         if not self.buffer or num_samples == 0:
             return []
-        if self._buffer_filter is None:
+        if self.buffer_filter is None:
             return take_first(self.buffer, num_samples)
         before = len(self.buffer)
-        groups = take_with_filter(self._buffer_filter, self.args, self.rollout_id, self.buffer, num_samples)
+        groups = take_with_filter(self.buffer_filter, self.args, self.rollout_id, self.buffer, num_samples)
         self._discarded += before - len(self.buffer) - len(groups)
         return groups
 

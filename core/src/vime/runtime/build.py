@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 def build_data_source(config: RunConfig, plugins: PluginManager, tokenizer: Any) -> DataSource:
     """The data source of a plugin or of --data-source-path, else the prompts of --prompt-data with a buffer."""
+    buffer_filter: Any = plugins.claimed("buffer_filter")
     claimed = plugins.claimed("make_data_source")
     if claimed is not None:
-        return claimed.run(args=config)
-    buffer_filter: Any = plugins.claimed("buffer_filter")
+        source = claimed.run(args=config)
+        if isinstance(source, RolloutDataSourceWithBuffer) and source.buffer_filter is None:
+            source.buffer_filter = buffer_filter
+        return source
     # The number of rollouts bounds the run, not the source: epochs wrap as often as filters make it necessary.
     endless = config.model_copy(update={"num_rollout": config.num_rollout or 0})
     return RolloutDataSourceWithBuffer(endless, tokenizer=tokenizer, buffer_filter=buffer_filter)

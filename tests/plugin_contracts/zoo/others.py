@@ -147,6 +147,10 @@ def best_of_none(rollout_id, args, data, extra_metrics):
         extra_metrics[f"{name}/best"] = max(results["rewards"])
 
 
+def summary(rollout_id, args, data, extra_metrics):
+    return {name: len(results["rewards"]) for name, results in data.items()}
+
+
 def examples(rollout_id, args, data, extra_metrics):
     extra_metrics["example"] = data["held-out"]["samples"][0].response
 
@@ -306,9 +310,16 @@ WRONG = (
         hook="log_rollout_data",
     ),
     quiet(
+        "a summary returned to the log",
+        summary,
+        "log-eval-result",
+        "log_eval_rollout_data returned {'held-out': 4}, and anything but None or False takes the built-in log away",
+        hook="log_eval_rollout_data",
+    ),
+    quiet(
         "an empty dataset is not thought of",
         best_of_none,
-        "log-eval-result",
+        "log-eval-empty",
         f"raised ValueError: max() arg is an empty sequence (others.py:{best_of_none.__code__.co_firstlineno + 2})",
         hook="log_eval_rollout_data",
     ),

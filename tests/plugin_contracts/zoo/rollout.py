@@ -124,7 +124,7 @@ async def shifted_lengths(args, rollout_id, data_source, evaluation=False, engin
 
 async def sample_repeated(args, rollout_id, data_source, evaluation=False, engine=None):
     groups = await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)
-    return RolloutFnTrainOutput([[max(group, key=lambda sample: sample.reward)] * args.n_samples_per_prompt for group in groups])
+    return RolloutFnTrainOutput([[max(group, key=lambda sample: float(sample.reward))] * args.n_samples_per_prompt for group in groups])
 
 
 async def half_the_log_probs(args, rollout_id, data_source, evaluation=False, engine=None):
@@ -180,14 +180,14 @@ async def not_implemented(args, rollout_id, data_source, evaluation=False, engin
 
 
 async def no_truncated(args, rollout_id, data_source, evaluation=False):
-    output = await generate_rollout_async(args, rollout_id, data_source, evaluation)
+    output: Any = await generate_rollout_async(args, rollout_id, data_source, evaluation)
     if evaluation:
         return {name: {"rewards": data["rewards"], "samples": data["samples"]} for name, data in output.data.items()}
     return output
 
 
 async def mean_reward(args, rollout_id, data_source, evaluation=False):
-    output = await generate_rollout_async(args, rollout_id, data_source, evaluation)
+    output: Any = await generate_rollout_async(args, rollout_id, data_source, evaluation)
     if evaluation:
         for data in output.data.values():
             data["rewards"] = [sum(data["rewards"]) / len(data["rewards"])]
@@ -195,12 +195,12 @@ async def mean_reward(args, rollout_id, data_source, evaluation=False):
 
 
 async def first_dataset_only(args, rollout_id, data_source, evaluation=False):
-    output = await generate_rollout_async(args, rollout_id, data_source, evaluation)
+    output: Any = await generate_rollout_async(args, rollout_id, data_source, evaluation)
     return {"sums": output.data["sums"]} if evaluation else output
 
 
 async def finish_reasons(args, rollout_id, data_source, evaluation=False):
-    output = await generate_rollout_async(args, rollout_id, data_source, evaluation)
+    output: Any = await generate_rollout_async(args, rollout_id, data_source, evaluation)
     if evaluation:
         for data in output.data.values():
             data["truncated"] = ["length" if cut else "stop" for cut in data["truncated"]]

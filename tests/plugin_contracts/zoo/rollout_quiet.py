@@ -41,6 +41,12 @@ async def one_group_index(args, rollout_id, data_source, engine):
     return groups
 
 
+@or_built_in
+async def new_samples(args, rollout_id, data_source, engine):
+    groups = data_source.get_samples(args.rollout_batch_size)
+    return await respond_all(args, [[Sample(prompt=sample.prompt, label=sample.label) for sample in group] for group in groups], engine)
+
+
 class Cached:
     """The first batch for ever."""
 
@@ -117,7 +123,7 @@ async def unseeded_shuffle(args, rollout_id, data_source, engine):
     groups = await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)
     for group in groups:
         for sample in group:
-            sample.reward += random.random() / 100  # against ties
+            sample.reward = float(len(sample.response)) + random.random() / 100  # against ties
     return groups
 
 
@@ -165,6 +171,12 @@ async def leaves_tasks(args, rollout_id, data_source, engine):
 WRONG = (
     quiet("groups cut anew out of sorted samples", regrouped, "rollout-groups", "group 0 mixes samples of the groups 0, 1"),
     quiet("one group_index for all groups", one_group_index, "rollout-groups", "groups 0 and 1 both have the group_index 0"),
+    quiet(
+        "new samples that have lost their index",
+        new_samples,
+        "rollout-groups",
+        "samples come back without the index that the data source gave them",
+    ),
     quiet("the first batch for ever", Cached, "rollout-fresh", "rollout 1 returned the samples of rollout 0 again"),
     quiet("responses without their text", no_text, "rollout-response", "sample 0 has 8 response tokens and no text in sample.response"),
     quiet(

@@ -135,7 +135,7 @@ def test_a_response_that_was_cut_or_masked_in_part_is_recognised() -> None:
 def test_a_trained_tool_token_is_not() -> None:
     engine, sample = recorded(2)
     sample.loss_mask = [1] * sample.response_length
-    with pytest.raises(CheckFailed, match="the token ' ' at position 9 of the response is trained, and the engine did not generate it"):
+    with pytest.raises(CheckFailed, match="the token ' ' at position 8 of the response is trained, and the engine did not generate it"):
         check_tokens(sample, engine)
 
 

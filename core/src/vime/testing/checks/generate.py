@@ -22,7 +22,7 @@ from vime.testing.checks.generate_stage import (
     usable_rows,
     various,
 )
-from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens
+from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens, covered
 from vime.testing.checks.rollout_loop import Turns, cancelled, drive
 from vime.testing.checks.rollout_stage import CHAT_ROWS, TEXT_ROWS, Stage
 
@@ -171,17 +171,12 @@ def length(bench: Bench) -> None:
     for result in [*various(bench, calls=8), generated(bench, usable_rows(bench)[0], policy=SpelledDigits(endless=True))]:
         limit = result.params.get("max_new_tokens", 0)
         for sample in result.samples:
-            count = sum(len(answer.generation.token_ids) for answer in result.engine.answers if _within(answer, sample))
+            count = len(covered(sample, result.engine.answers))
             if count > limit:
                 fail(
                     f"a response has {count} generated tokens, and at most {limit} were allowed (max_new_tokens)",
                     hint="ask each turn for what is left: sampling_params['max_new_tokens'] - sample.response_length",
                 )
-
-
-def _within(answer: Answer, sample: Sample) -> bool:
-    whole = answer.prompt + answer.generation.token_ids
-    return sample.tokens[: len(whole)] == whole
 
 
 def status(bench: Bench) -> None:

@@ -16,13 +16,14 @@ ROLLOUT = "log_rollout_data"
 EVALUATION = "log_eval_rollout_data"
 
 
-def _log(bench: Bench, samples: list[Sample], metrics: dict[str, Any]) -> Any:
+def _log(bench: Bench, samples: list[Sample], metrics: dict[str, Any], *, empty: str | None = None) -> Any:
+    """Call the log hook; `empty` names a dataset without samples, which an evaluation may have."""
     config = bench.config()
     function = bench.function(bench.load(config))
     if bench.hook == ROLLOUT:
         arguments: dict[str, Any] = {"samples": samples, "rollout_extra_metrics": metrics, "rollout_time": 1.5}
     else:
-        data = {"held-out": _dataset(samples), "empty": _dataset([])}
+        data = {"held-out": _dataset(samples)} | ({} if empty is None else {empty: _dataset([])})
         arguments = {"data": data, "extra_metrics": metrics}
     return drive(function.acall(rollout_id=0, args=config, **arguments))
 
@@ -40,13 +41,22 @@ def _samples() -> list[Sample]:
 
 
 def log_result(bench: Bench) -> None:
-    """It returns True to skip the built-in log, and None or False to keep it; an empty evaluation dataset is no error."""
+    """It returns True to skip the built-in log, and None or False to keep it."""
     answer = _log(bench, _samples(), {"raw_reward": 0.5})
     if answer is not None and not isinstance(answer, bool):
         fail(
             f"{bench.hook} returned {answer!r:.60}, and anything but None or False takes the built-in log away",
             hint="add to the metrics in place and return nothing; return True to skip the built-in log",
         )
+
+
+def log_empty(bench: Bench) -> None:
+    """An evaluation dataset without samples is no error."""
+    try:
+        _log(bench, _samples(), {})
+    except Exception:  # noqa: BLE001 - reported by the check of the result
+        skip("it raises, see the check of its result")
+    _log(bench, _samples(), {}, empty="empty")
 
 
 def log_metrics(bench: Bench) -> None:
@@ -80,6 +90,7 @@ CHECKS: tuple[Check, ...] = (
     Check("log-rollout-metrics", ROLLOUT, log_metrics),
     Check("log-rollout-pure", ROLLOUT, log_pure),
     Check("log-eval-result", EVALUATION, log_result),
+    Check("log-eval-empty", EVALUATION, log_empty),
     Check("log-eval-metrics", EVALUATION, log_metrics),
     Check("log-eval-pure", EVALUATION, log_pure),
 )

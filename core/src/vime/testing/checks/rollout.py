@@ -90,6 +90,8 @@ def eval_datasets(bench: Bench) -> None:
     def look(stage: Stage, output: Any) -> None:
         wanted = [dataset.name for dataset in stage.config.eval_datasets]
         missing = [name for name in wanted if name not in output.data]
+        if output.data and missing == wanted:
+            skip(f"it evaluates data of its own ({', '.join(output.data)}) and none of args.eval_datasets")
         if missing:
             fail(
                 f"the evaluation has {', '.join(output.data) or 'nothing'}, and lacks {', '.join(missing)} of args.eval_datasets",
@@ -118,9 +120,12 @@ def eval_data(bench: Bench) -> None:
 
 
 def groups(bench: Bench) -> None:
-    """The samples of a group answer one prompt: they share a group_index, which no other group has."""
+    """The samples of a group answer one prompt: they keep their index, and share a group_index that no other group has."""
     with Stage(bench, **working_options(bench)) as stage:
         result = stage.train()
+        from_data = getattr(stage.source, "sample_index", 0) > 0
+    if from_data and any(sample.index is None for group in result.groups for sample in group):
+        fail("samples come back without the index that the data source gave them", hint="fill the samples of data_source.get_samples")
     seen: dict[int, int] = {}
     for position, group in enumerate(result.groups):
         indices = {sample.group_index for sample in group}
@@ -309,6 +314,8 @@ def data_lost(bench: Bench) -> None:
         stage.source.get_samples, stage.source.add_samples = get_samples, add_samples
         result = stage.train()
         kept = {sample.group_index for group in [*result.groups, *back] for sample in group}
+        if None in kept:
+            skip("its samples have no group_index to follow them by")
         lost = [group for group in taken if group[0].group_index not in kept and all(_untouched(sample) for sample in group)]
     if lost:
         fail(

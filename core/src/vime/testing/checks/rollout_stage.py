@@ -127,12 +127,13 @@ def parity_reward() -> ModuleType:
 
 
 def working_options(bench: Bench) -> dict[str, Any]:
-    """The options under which a plain training rollout works. Skips where none does: `rollout-train` says why."""
+    """The options under which two plain training rollouts work. Skips where none does: `rollout-train` says why."""
     refusal: VimeError | None = None
     for options in (dict[str, Any](), SFT):
         try:
             with Stage(bench, **options) as stage:
-                stage.train()
+                stage.train(0)
+                stage.train(1)
         except ConfigError as error:
             refusal = refusal or error
         except (Exception, CheckFailed):  # noqa: BLE001 - reported by the check whose subject it is

@@ -22,6 +22,8 @@ LAYERS: list[set[str]] = [
     {"vime.plugins"},
     {"vime.engine.base", "vime.data", "vime.track", "vime.quickstart"},
     {"vime.api"},
+    {"vime.rollout.reward_guard"},
+    {"vime.rollout.hook_guards", "vime.rollout.unchanged"},  # what a hook call is checked by, in rollouts and in training
     {"vime.rollout", "vime.train", "vime.engine"},
     {"vime.runtime"},
     {"vime.loop"},

@@ -142,7 +142,6 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
         ({"debug_train_only": True}, "--debug-train-only"),
         ({"load_debug_rollout_data": "a.parquet"}, "--load-debug-rollout-data a.parquet"),
         ({"save_debug_rollout_data": "a.parquet"}, "--save-debug-rollout-data a.parquet"),
-        ({"check_hooks": True}, "--check-hooks"),
         ({"rm_url": "http://judge"}, "--rm-url http://judge"),
         ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo"),
         ({"lambd": "0.9"}, "--lambd 0.9"),

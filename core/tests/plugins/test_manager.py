@@ -258,6 +258,28 @@ def test_a_class_without_a_constructor_finds_its_settings():
     assert manager.implementations("shape_reward")[0].call(args=None, sample=Sample()) == 4
 
 
+class Seeing:
+    count = 0
+
+    def __init__(self):
+        self.seen = []
+
+    @hookimpl
+    def process_all_samples(self, all_samples):
+        self.count += 1
+        self.seen.append(all_samples)
+
+
+def test_two_managers_do_not_see_each_other():
+    first, second = PluginManager(), PluginManager()
+    one, two = first.add(Seeing, name="seeing"), second.add(Seeing, name="seeing")
+    first.implementations("process_all_samples")[0].call(all_samples=1)
+    assert (one.obj.count, one.obj.seen, two.obj.count, two.obj.seen, Seeing.count) == (1, [1], 0, [], 0)
+    assert first.take_timings() and not second.take_timings()
+    first.add(Keeper, name="keeper")
+    assert second.get("keeper") is None and second.implementations("dynamic_sampling_filter") == []
+
+
 def test_settings_are_frozen():
     manager = PluginManager()
     with pytest.raises(ValueError, match="frozen"):

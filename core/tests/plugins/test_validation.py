@@ -215,6 +215,68 @@ def test_a_wrong_plugin_is_refused_and_leaves_no_trace(install, name):
     assert not manager._pluggy.get_plugins()
 
 
+SETTINGS = (
+    "class P:\n    class Settings(Settings):\n        rate: float = 1.0\n    @hookimpl\n    def custom_rm(self, sample): return 1.0\n"
+)
+OTHER = "@hookimpl\ndef shape_reward(sample): return 1.0\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A plugin that is right in itself and cannot be enabled as it is asked for."""
+
+    message: str
+    settings: dict[str, object] = dataclasses.field(default_factory=dict)
+    requires: tuple[str, ...] = ("vime",)
+    twice: bool = False
+    attr: str = "P"
+    asked: str = "wrong"
+
+
+REFUSED = {
+    "unknown setting": Refused("unknown setting 'rat'", settings={"rat": 2}),
+    "setting of the wrong type": Refused("setting 'rate': ", settings={"rate": "fast"}),
+    "settings for a plugin without": Refused("it takes no settings", settings={"rate": 1}, attr=""),
+    "another vime": Refused("needs vime >=99, and this is vime", requires=("vime>=99",)),
+    "two of one name": Refused("vime-other", twice=True),
+    "a name that is not installed": Refused("no plugin", asked="right"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plugin_that_cannot_be_enabled_leaves_no_trace_either(install, name):
+    refused = REFUSED[name]
+    target = "zoo_wrong" + (f":{refused.attr}" if refused.attr else "")
+    source = HEAD + (SETTINGS if refused.attr else OTHER)
+    install("vime-wrong", version="0.3", plugins={"wrong": target}, modules={"zoo_wrong.py": source}, requires=refused.requires)
+    if refused.twice:
+        install("vime-other", plugins={"wrong": "zoo_wrong"})
+    install("vime-good", plugins={"good": "zoo_good"}, modules={"zoo_good.py": HEAD + OTHER})
+    manager = PluginManager()
+    manager.enable(discover().find("good"))
+    with pytest.raises(PluginError) as caught:
+        manager.enable(discover().find(refused.asked), refused.settings)
+    assert refused.message in caught.value.message
+    assert caught.value.hint and "\n" not in caught.value.message
+    assert [plugin.name for plugin in manager.plugins] == ["good"]
+    assert [function.plugin for function in manager.implementations("shape_reward")] == ["good"]
+    assert manager.implementations("custom_rm") == [] and manager.claimed("custom_rm") is None
+    assert [manager._pluggy.get_name(plugin) for plugin in manager._pluggy.get_plugins()] == ["good"]
+    assert [plugin["name"] for plugin in manager.lock()["plugins"]] == ["good"]
+
+
+def test_after_a_refusal_the_name_is_free(install):
+    install("vime-wrong", plugins={"wrong": "zoo_wrong:P"}, modules={"zoo_wrong.py": HEAD + SETTINGS})
+    manager = PluginManager()
+    with pytest.raises(PluginError):
+        manager.enable(discover().find("wrong"), {"rat": 2})
+    loaded = manager.enable(discover().find("wrong"), {"rate": 2})
+    assert loaded.settings is not None and loaded.settings.model_dump() == {"rate": 2.0}
+    with pytest.raises(PluginError, match="a plugin of this name is already enabled"):
+        manager.enable(discover().find("wrong"))
+    assert len(manager.plugins) == len(manager.implementations("custom_rm")) == 1
+
+
 FINE = {
     "module": ("@hookimpl\ndef custom_rm(args, sample): return 1.0", "", ("args", "sample")),
     "no parameters": ("@hookimpl\ndef custom_rm(): return 1.0", "", ()),

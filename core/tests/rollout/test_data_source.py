@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, ConfigError, ContractError
+from vime.plugins.function import HookFunction
 from vime.rollout.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer, permutation
 from vime.sample import Sample, Status
 
@@ -267,6 +268,13 @@ def test_a_filter_that_raises_loses_nothing(tmp_path):
     assert _labels(source.buffer) == [0, 1, 2]
 
 
+def test_a_filter_may_return_the_buffer_itself(tmp_path):
+    source = _source_with(tmp_path, lambda args, rollout_id, buffer, num_samples: buffer)
+    before = list(source.buffer)
+    assert list(map(id, source.get_samples(3))) == list(map(id, before))
+    assert source.buffer == []
+
+
 def test_what_a_filter_throws_away_is_counted(tmp_path):
     def only_the_newest(args, rollout_id, buffer, num_samples):
         newest = buffer[-1]
@@ -293,13 +301,12 @@ def test_a_filter_gets_the_rollout_and_may_be_a_coroutine(tmp_path):
 
 
 def test_a_hook_function_of_a_plugin_is_called_by_name_and_named(tmp_path):
-    class Hook:
-        label = "plugin 'lifo' (vime-lifo 1.0)"
+    def lifo(num_samples, buffer):
+        return buffer[::-1][:num_samples] if num_samples < 3 else 5
 
-        def call(self, *, args, rollout_id, buffer, num_samples):
-            return buffer[::-1][:num_samples] if num_samples < 3 else 5
-
-    source = _source_with(tmp_path, Hook())
+    label = "plugin 'lifo' (vime-lifo 1.0)"
+    hook = HookFunction(plugin="lifo", label=label, hook="buffer_filter", function=lifo, order=("num_samples", "buffer"))
+    source = _source_with(tmp_path, hook)
     assert _labels(source.get_samples(2)) == [2, 1]
     with pytest.raises(ContractError, match=r"^plugin 'lifo' \(vime-lifo 1.0\), hook buffer_filter: expected a list"):
         source.get_samples(3)

@@ -3,107 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from vime.api import RolloutFnTrainOutput, Sample, Status, current_engine, hookimpl
-from vime.config.eval import EvalDatasetConfig
-from vime.config.run_config import RunConfig
-from vime.data.dataset import load_dataset
+from vime.api import RolloutFnTrainOutput, Sample, Status, current_engine
 from vime.errors import ContractError, VimeError
-from vime.plugins.manager import PluginManager
-from vime.rollout.context import RolloutContext
-from vime.rollout.data_source import RolloutDataSourceWithBuffer
-from vime.rollout.evaluate import EvalDataset
-from vime.rollout.rewards import RewardScorer
-from vime.rollout.runner import RolloutRunner
-from vime.rollout.vllm_rollout import VllmRollout, generate_rollout, generate_rollout_async
-from vime.testing.fakes import FakeEngine, FakeTokenizer
+from vime.rollout.vllm_rollout import generate_rollout, generate_rollout_async
 
 NUM_GPUS = 0
-
-
-async def index_parity(args: Any, sample: Sample) -> float:
-    assert sample.index is not None
-    return float(sample.index % 2)
-
-
-class Setup:
-    """A runner on FakeEngine over eight prompts, with an evaluation dataset `held-out` of two prompts; one plugin a hook."""
-
-    def __init__(self, tmp_path: Path, *, prompt: Any = "p", reward: Any = index_parity, **hooks_and_options: Any) -> None:
-        hooks = {name: value for name, value in hooks_and_options.items() if callable(value) or isinstance(value, list)}
-        options = {name: value for name, value in hooks_and_options.items() if name not in hooks}
-        path = tmp_path / "prompts.jsonl"
-        path.write_text("".join(json.dumps({"input": prompt, "label": [i], "metadata": {"list": [i]}}) + "\n" for i in range(8)))
-        dataset = EvalDatasetConfig(name="held-out", path=f"{path}@[0:2]", n_samples_per_eval_prompt=2)
-        options = {"rollout_batch_size": 2, "n_samples_per_prompt": 2, "num_rollout": 1, "label_key": "label", **options}
-        self.config = RunConfig(prompt_data=str(path), rollout_max_response_len=4, eval_datasets=[dataset], **options)
-        self.plugins = PluginManager()
-        for hook, functions in {"custom_rm": reward, **hooks}.items():
-            for number, function in enumerate(functions if isinstance(functions, list) else [functions]):
-                module = ModuleType(hook)
-                setattr(module, hook, hookimpl(function))
-                self.plugins.add(module, name=f"{hook}-{number}")
-        self.engine = FakeEngine()
-        self.source = RolloutDataSourceWithBuffer(
-            self.config, tokenizer=FakeTokenizer(), buffer_filter=self.plugins.claimed("buffer_filter")
-        )
-        context = RolloutContext(self.config, self.engine, self.plugins, RewardScorer(self.config, self.plugins), deterministic=True)
-        rows = load_dataset(dataset.path, tokenizer=FakeTokenizer(), input_key="input", label_key="label", metadata_key="metadata")
-        self.dataset = EvalDataset(self.config.eval_datasets[0], rows)
-        self.runner = RolloutRunner(context, VllmRollout(context, self.source, [self.dataset]))
-
-    def train(self) -> Any:
-        return asyncio.run(asyncio.wait_for(self.runner.train(0), 30))
-
-    def evaluate(self) -> Any:
-        return asyncio.run(asyncio.wait_for(self.runner.evaluate(0), 30))
 
 
 # A rollout function that wraps the built-in rollout
 
 
-def test_a_synchronous_function_may_block_on_the_built_in_rollout(tmp_path: Path) -> None:
+def test_a_synchronous_function_may_block_on_the_built_in_rollout(setup_run: Any) -> None:
     threads: list[threading.Thread] = []
 
     def wrapping(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
         threads.append(threading.current_thread())
         return generate_rollout(args, rollout_id, data_source, evaluation)
 
-    setup = Setup(tmp_path, generate_rollout=wrapping)
+    setup = setup_run(generate_rollout=wrapping)
     assert len(setup.train().groups) == 2
     assert list(setup.evaluate()[0].data) == ["held-out"]
     assert threading.main_thread() not in threads
 
 
-def test_an_async_function_awaits_the_built_in_rollout(tmp_path: Path) -> None:
+def test_an_async_function_awaits_the_built_in_rollout(setup_run: Any) -> None:
     async def wrapping(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
         return await generate_rollout_async(args, rollout_id, data_source, evaluation)
 
-    setup = Setup(tmp_path, generate_rollout=wrapping)
+    setup = setup_run(generate_rollout=wrapping)
     assert len(setup.train().groups) == 2
     assert list(setup.evaluate()[0].data) == ["held-out"]
 
 
-def test_a_function_with_a_loop_of_its_own_awaits_it_too(tmp_path: Path) -> None:
+def test_a_function_with_a_loop_of_its_own_awaits_it_too(setup_run: Any) -> None:
     def wrapping(args: Any, rollout_id: int, data_source: Any) -> Any:
         return asyncio.run(generate_rollout_async(args, rollout_id, data_source))
 
-    assert len(Setup(tmp_path, generate_rollout=wrapping).train().groups) == 2
+    assert len(setup_run(generate_rollout=wrapping).train().groups) == 2
 
 
-def test_blocking_in_an_async_function_is_an_error_and_not_a_deadlock(tmp_path: Path) -> None:
+def test_blocking_in_an_async_function_is_an_error_and_not_a_deadlock(setup_run: Any) -> None:
     async def wrapping(args: Any, rollout_id: int, data_source: Any) -> Any:
         return generate_rollout(args, rollout_id, data_source)
 
     with pytest.raises(ContractError, match="called in the event loop of the run") as caught:
-        Setup(tmp_path, generate_rollout=wrapping).train()
+        setup_run(generate_rollout=wrapping).train()
     assert caught.value.hint and "await vime.rollout.vllm_rollout.generate_rollout_async(" in caught.value.hint
     assert "in generate_rollout of plugin 'generate_rollout-0'" in caught.value.__notes__
 
@@ -115,10 +64,23 @@ def test_outside_a_rollout_there_is_none_to_run() -> None:
         asyncio.run(generate_rollout_async(None, 0, None))
 
 
+def test_a_parameter_with_a_default_receives_what_is_passed(setup_run: Any) -> None:
+    seen: list[bool] = []
+
+    def generate_rollout(args: Any, data_source: Any, evaluation: bool = False) -> Any:
+        seen.append(evaluation)
+        return made_by(lambda groups: None)(args, data_source, evaluation)
+
+    run = setup_run(generate_rollout=generate_rollout)
+    run.train()
+    run.evaluate()
+    assert seen == [False, True]
+
+
 # The current engine
 
 
-def test_every_hook_of_a_rollout_sees_the_current_engine(tmp_path: Path) -> None:
+def test_every_hook_of_a_rollout_sees_the_current_engine(setup_run: Any) -> None:
     seen: dict[str, list[Any]] = {}
 
     def saw(hook: str, answer: Any = None) -> Any:
@@ -154,7 +116,7 @@ def test_every_hook_of_a_rollout_sees_the_current_engine(tmp_path: Path) -> None
 
     hooks = [dynamic_sampling_filter, buffer_filter, rollout_sample_hook, shape_reward, rollout_sample_filter, process_all_samples]
     hooks += [log_rollout_data, log_eval_rollout_data]
-    setup = Setup(tmp_path, reward=custom_rm, **{hook.__name__: hook for hook in hooks})
+    setup = setup_run(reward=custom_rm, **{hook.__name__: hook for hook in hooks})
     setup.source.add_samples(setup.source.get_samples(1))
     setup.evaluate()
     assert set(seen) == {"custom_rm", "rollout_sample_hook", "shape_reward", "log_eval_rollout_data"}
@@ -167,7 +129,7 @@ def test_every_hook_of_a_rollout_sees_the_current_engine(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("answers", [(True, None), (None, True), (None, None)])
-def test_every_log_hook_gets_the_metrics_and_the_run_keeps_them(tmp_path: Path, answers: tuple[bool | None, bool | None]) -> None:
+def test_every_log_hook_gets_the_metrics_and_the_run_keeps_them(setup_run: Any, answers: tuple[bool | None, bool | None]) -> None:
     got: list[dict[str, float]] = []
 
     def log(answer: bool | None) -> list[Any]:
@@ -182,7 +144,7 @@ def test_every_log_hook_gets_the_metrics_and_the_run_keeps_them(tmp_path: Path, 
         return [log_rollout_data, log_eval_rollout_data]
 
     training, evaluation = zip(*map(log, answers), strict=True)
-    setup = Setup(tmp_path, log_rollout_data=list(training), log_eval_rollout_data=list(evaluation))
+    setup = setup_run(log_rollout_data=list(training), log_eval_rollout_data=list(evaluation))
     rollout = setup.train()
     assert rollout.metrics["raw_reward"] == 0.5 and rollout.logged_by_plugin is (True in answers)
     assert got == [rollout.metrics] * 2
@@ -195,28 +157,28 @@ def test_every_log_hook_gets_the_metrics_and_the_run_keeps_them(tmp_path: Path, 
 # Counts and times of rewards
 
 
-def test_rewards_that_fail_in_an_evaluation_are_counted(tmp_path: Path) -> None:
+def test_rewards_that_fail_in_an_evaluation_are_counted(setup_run: Any) -> None:
     async def broken(sample: Sample) -> float:
         raise RuntimeError("no judge")
 
-    _, metrics, _ = Setup(tmp_path, reward=broken, on_reward_error="zero").evaluate()
+    _, metrics, _ = setup_run(reward=broken, on_reward_error="zero").evaluate()
     assert metrics["held-out"] == 0.0 and metrics["reward_errors/custom_rm-0/RuntimeError"] == 4.0
     assert metrics["held-out/failed_samples"] == 0 and "reward_time" not in metrics
 
 
-def test_failed_samples_of_an_evaluation_are_counted_beside_their_errors(tmp_path: Path) -> None:
+def test_failed_samples_of_an_evaluation_are_counted_beside_their_errors(setup_run: Any) -> None:
     async def broken(sample: Sample) -> float:
         if sample.index == 0:
             raise RuntimeError("no judge")
         return 1.0
 
-    _, metrics, _ = Setup(tmp_path, reward=broken, on_reward_error="drop").evaluate()
+    _, metrics, _ = setup_run(reward=broken, on_reward_error="drop").evaluate()
     assert metrics["held-out"] == 0.75 and metrics["held-out/failed_samples"] == 1
     assert metrics["reward_errors/custom_rm-0/RuntimeError"] == 1.0
 
 
-def test_a_rollout_has_the_time_of_its_rewards_and_the_counts_of_its_source(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, max_staleness=1)
+def test_a_rollout_has_the_time_of_its_rewards_and_the_counts_of_its_source(setup_run: Any) -> None:
+    setup = setup_run(max_staleness=1)
     setup.source.weight_version = 5
     (stale,) = setup.source.get_samples(1)
     for sample in stale:
@@ -270,39 +232,39 @@ WRONG_REWARDS = [
     ("value", "message"),
     [*WRONG_REWARDS, (None, "left sample 2 without a reward"), ({"acc": 1.0}, r"returned a dict with the keys \['acc'\] for sample 2")],
 )
-def test_a_wrong_reward_of_a_rollout_function_names_it_and_the_sample(tmp_path: Path, value: Any, message: str) -> None:
+def test_a_wrong_reward_of_a_rollout_function_names_it_and_the_sample(setup_run: Any, value: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message) as caught:
-        Setup(tmp_path, generate_rollout=with_reward(value)).train()
+        setup_run(generate_rollout=with_reward(value)).train()
     assert caught.value.message.startswith("plugin 'generate_rollout-0': group 1: generate_rollout ")
 
 
-def test_a_wrong_value_under_the_reward_key_is_named(tmp_path: Path) -> None:
+def test_a_wrong_value_under_the_reward_key_is_named(setup_run: Any) -> None:
     def change(groups: list[list[Sample]]) -> None:
         for sample in (sample for group in groups for sample in group):
             sample.reward = {"acc": 1.0 if sample.index != 3 else "high"}
 
     with pytest.raises(ContractError, match=r"generate_rollout returned str 'high' under 'acc' for sample 3 \(group 1\)"):
-        Setup(tmp_path, generate_rollout=made_by(change), reward_key="acc").train()
+        setup_run(generate_rollout=made_by(change), reward_key="acc").train()
 
 
-def test_rewards_of_other_number_types_become_floats(tmp_path: Path) -> None:
+def test_rewards_of_other_number_types_become_floats(setup_run: Any) -> None:
     numpy = pytest.importorskip("numpy")
-    groups = Setup(tmp_path, generate_rollout=with_reward(numpy.float32(0.5))).train().groups
+    groups = setup_run(generate_rollout=with_reward(numpy.float32(0.5))).train().groups
     assert type(groups[1][0].reward) is float and groups[1][0].reward == 0.5
 
 
 @pytest.mark.parametrize(("value", "message"), [*WRONG_REWARDS, (None, r"returned None as the reward for sample 2 \(group 1\)")])
-def test_a_wrong_reward_of_an_evaluation_function_names_dataset_and_sample(tmp_path: Path, value: Any, message: str) -> None:
+def test_a_wrong_reward_of_an_evaluation_function_names_dataset_and_sample(setup_run: Any, value: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message) as caught:
-        Setup(tmp_path, generate_rollout=with_reward(value)).evaluate()
+        setup_run(generate_rollout=with_reward(value)).evaluate()
     assert caught.value.message.startswith("plugin 'generate_rollout-0': the evaluation of dataset 'own' ")
 
 
 # Samples of the built-in evaluation
 
 
-@pytest.mark.parametrize("status", [Status.ABORTED, Status.PENDING])
-def test_an_evaluation_needs_finished_samples(tmp_path: Path, status: Status) -> None:
+@pytest.mark.parametrize(("status", "who"), [(Status.ABORTED, "evaluation dataset 'held-out': "), (Status.PENDING, "")])
+def test_an_evaluation_needs_finished_samples(setup_run: Any, status: Status, who: str) -> None:
     async def custom_generate(sample: Sample) -> Sample:
         sample.tokens = [1]
         sample.append_response_tokens(tokens=[2], log_probs=[-0.5])
@@ -310,12 +272,12 @@ def test_an_evaluation_needs_finished_samples(tmp_path: Path, status: Status) ->
         return sample
 
     with pytest.raises(ContractError) as caught:
-        Setup(tmp_path, custom_generate=custom_generate).evaluate()
-    expected = "evaluation dataset 'held-out': plugin 'custom_generate-0': custom_generate left sample 2 with status "
+        setup_run(custom_generate=custom_generate).evaluate()
+    expected = f"{who}plugin 'custom_generate-0': custom_generate left sample 2 with status "
     assert caught.value.message == f"{expected}{status.value}; expected completed or truncated"
 
 
-def test_a_group_that_was_not_scored_is_an_error_and_not_a_score(tmp_path: Path) -> None:
+def test_a_group_that_was_not_scored_is_an_error_and_not_a_score(setup_run: Any) -> None:
     async def custom_generate(sample: Sample) -> Sample:
         sample.tokens, sample.status = [1, 2], Status.COMPLETED if sample.index else Status.ABORTED
         return sample
@@ -324,13 +286,13 @@ def test_a_group_that_was_not_scored_is_an_error_and_not_a_score(tmp_path: Path)
         return [1.0] * len(samples)
 
     with pytest.raises(VimeError, match=r"evaluation dataset 'held-out': .* left sample 0 with status aborted"):
-        Setup(tmp_path, reward=custom_rm, custom_generate=custom_generate, group_rm=True).evaluate()
+        setup_run(reward=custom_rm, custom_generate=custom_generate, group_rm=True).evaluate()
 
 
-def test_siblings_of_an_evaluation_share_no_mutable_part(tmp_path: Path) -> None:
-    (first, second), _ = Setup(tmp_path, prompt=[{"role": "user", "content": "p"}]).dataset.groups()
+def test_siblings_of_an_evaluation_share_no_mutable_part(setup_run: Any) -> None:
+    (first, second), _ = setup_run(prompt=[{"role": "user", "content": "p"}]).dataset.groups()
     assert (first.prompt, first.label, first.metadata["list"]) == (second.prompt, second.label, second.metadata["list"])
-    first.prompt.append({"role": "assistant", "content": "x"})  # type: ignore[union-attr]
+    first.prompt.append({"role": "assistant", "content": "x"})
     first.label.append("x")
     first.metadata["list"].append("x")
     assert len(second.prompt) == len(second.label) == len(second.metadata["list"]) == 1

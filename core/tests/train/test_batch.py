@@ -120,12 +120,17 @@ def test_post_process_rewards_replaces_the_baseline(make_config, make_groups):
         (([1.0, 1.0], [1.0, float("nan")]), r"rewards\[1\] is nan"),
         (([1.0, 1.0], [1.0, "x"]), r"rewards\[1\] is 'x'"),
         (([1.0, 1.0], 3), "rewards is a int"),
+        (([1.0, 1.0], [1.0, None]), r"rewards\[1\] is None, for sample 1 \(group 0\)"),
+        (([1.0], [1.0], [1.0]), "returned 3 values; expected a pair"),
+        ((([1.0, 1.0], [[1.0], [1.0]])), r"rewards\[0\] is \[1.0\]"),
+        ({"rewards": [1.0, 1.0]}, "returned dict; expected a pair"),
     ],
 )
 def test_post_process_rewards_is_guarded(make_config, make_groups, result, message):
     with pytest.raises(ContractError, match=message) as error:
         build_train_batch(make_config(), rewards_hook(lambda args, samples: result), make_groups(1, 2))
-    assert "plugin 'p' (p 1.0): post_process_rewards" in str(error.value)
+    assert "plugin 'p' (p 1.0): post_process_rewards" in str(error.value) and error.value.hint
+    assert error.value.__notes__ == ["in the training batch of rollout 0"]
 
 
 def _train_data(samples: list[Sample]) -> dict:
@@ -155,11 +160,52 @@ def test_convert_samples_replaces_the_rows(make_config, make_groups):
         (lambda data: {key: value for key, value in data.items() if key != "loss_masks"}, "left out loss_masks"),
         (lambda data: data | {"truncated": [0]}, "truncated has 1 entries, expected 2"),
         (lambda data: data | {"rewards": [float("inf"), 0.0]}, r"rewards\[0\] is inf"),
+        (lambda data: data | {"loss_masks": None}, "left out loss_masks"),
+        (lambda data: data | {"tokens": 5}, "tokens has int, expected a list"),
+        (lambda data: data | {"tokens": [5, 6]}, r"tokens\[0\] is a int; expected a list"),
+        (lambda data: data | {"mine": [1]}, "mine has 1 entries, expected 2"),
+        (lambda data: data | {"mine": 1}, "mine has int, expected 2"),
+        (lambda data: data | {"sample_indices": [None, 1]}, r"sample_indices\[0\] is None; expected an int"),
+        (lambda data: data | {"response_lengths": ["x", 1]}, r"response_lengths\[0\] is 'x'; expected an int"),
+        (lambda data: data | {"loss_masks": [[1], [1]]}, "sample 0: loss_mask has 1 entries for a response of"),
+        (lambda data: data | {"rollout_log_probs": [[], []]}, "sample 0: 0 rollout log-probs for a response of"),
+        (lambda data: data | {"response_lengths": [99, 99]}, "sample 0: a response of 99 tokens in a row of"),
     ],
 )
 def test_convert_samples_is_guarded(make_config, make_groups, change, message):
-    with pytest.raises(ContractError, match=message):
+    with pytest.raises(ContractError, match=message) as error:
         build_train_batch(make_config(), convert_hook(lambda args, samples: change(_train_data(samples))), make_groups(1, 2))
+    assert error.value.message.startswith("plugin 'p' (p 1.0): convert_samples_to_train_data") and error.value.hint
+
+
+def test_arrays_and_coroutines_are_taken(make_config, make_groups):
+    numpy = pytest.importorskip("numpy")
+
+    async def rewards(args, samples):
+        return numpy.ones(len(samples)), numpy.full(len(samples), 0.5, dtype=numpy.float32)
+
+    async def rows(args, samples):
+        data = _train_data(samples)
+        arrays = {key: [numpy.array(row) for row in data[key]] for key in ("tokens", "loss_masks")}
+        return data | arrays | {"sample_indices": numpy.array([0, 1]), "rollout_ids": numpy.array([0, 0])}
+
+    assert build_train_batch(make_config(), rewards_hook(rewards), make_groups(1, 2)).rewards == [0.5, 0.5]
+    batch = build_train_batch(make_config(), convert_hook(rows), make_groups(1, 2))
+    assert batch.tokens == build_train_batch(make_config(), None, make_groups(1, 2)).tokens
+    assert batch.rollout_ids == [0, 0] and type(batch.sample_indices[0]) is int
+
+
+@pytest.mark.parametrize("hook", ["post_process_rewards", "convert_samples_to_train_data"])
+def test_check_hooks_watches_what_lays_out_the_batch(make_config, make_groups, hook):
+    def changing(args, samples):
+        samples[1].reward = 0.75
+        return ([1.0, 1.0], [1.0, 1.0]) if hook == "post_process_rewards" else _train_data(samples)
+
+    plugins = OneHook(hook, changing, ("args", "samples"))
+    build_train_batch(make_config(), plugins, make_groups(1, 2))
+    with pytest.raises(ContractError, match=r"changed what it was shown: sample 1 \(group 0\): reward 1.0 -> 0.75") as error:
+        build_train_batch(make_config(check_hooks=True), plugins, make_groups(1, 2))
+    assert error.value.message.startswith(f"plugin 'p' (p 1.0): {hook} ")
 
 
 @pytest.mark.parametrize(

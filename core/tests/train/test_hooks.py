@@ -82,6 +82,8 @@ def test_rollout_data_postprocess_sees_log_probs_and_may_mask(train):
         (lambda data: data["loss_masks"][0].pop(), "loss_masks of sample 0 has"),
         (lambda data: data["advantages"][3].fill_(float("nan")), "advantage that is not finite on sample 3"),
         (lambda data: data.pop("advantages"), "advantages has NoneType entries"),
+        (lambda data: data["advantages"].__setitem__(0, 3.0), "advantages of sample 0 has float entries"),
+        (lambda data: data["advantages"].__setitem__(0, ["x"] * len(data["loss_masks"][0])), "advantages on sample 0 that are no numbers"),
     ],
 )
 def test_wrong_changes_are_named(train, change, message):
@@ -128,6 +130,10 @@ def test_a_loss_that_is_not_finite_skips_the_step_even_if_its_gradient_is(train,
         (lambda args, inputs: inputs.log_probs.mean(), "returned Tensor"),
         (lambda args, inputs: (inputs.log_probs, {}), "loss has shape"),
         (lambda args, inputs: (1.0, {}), "loss has float, expected a tensor"),
+        (lambda args, inputs: (inputs.reduce(inputs.log_probs).detach(), {}), "loss has no gradient"),
+        (lambda args, inputs: (inputs.reduce(inputs.log_probs), {"a": "b"}), "the metric 'a' has str; expected a number"),
+        (lambda args, inputs: (inputs.reduce(inputs.log_probs), {"a": inputs.log_probs}), "the metric 'a' has shape"),
+        (lambda args, inputs: (inputs.reduce(inputs.log_probs), {}, {}), "returned a tuple of 3"),
     ],
 )
 def test_a_wrong_policy_loss_is_named(train, function, message):
@@ -158,6 +164,10 @@ def test_importance_weights_replace_tis(train):
         lambda args, pg, t, r, masks: (pg[1:], masks, {}),
         lambda args, pg, t, r, masks: (pg, masks[1:], {}),
         lambda args, pg, t, r, masks: (pg, masks, {"x": pg.mean()}),
+        lambda args, pg, t, r, masks: (pg, torch.cat(masks), {}),
+        lambda args, pg, t, r, masks: (pg, None, {}),
+        lambda args, pg, t, r, masks: (pg, masks, None),
+        lambda args, pg, t, r, masks: (pg.detach(), masks, {}),
     ],
 )
 def test_wrong_importance_weights_are_named(train, function):
@@ -175,6 +185,28 @@ def test_a_reducer_replaces_the_aggregation(train):
     assert equal(expected, found)
     with pytest.raises(ContractError, match="pg_loss_reducer returned float"):
         train(pg_loss_reducer=lambda *arguments: 1.0)
+    with pytest.raises(ContractError, match="the reduced loss has no gradient"):
+        train(pg_loss_reducer=lambda *arguments: lambda per_token: per_token.detach().sum())
+    with pytest.raises(ZeroDivisionError) as caught:
+        train(pg_loss_reducer=lambda *arguments: lambda per_token: 1 / 0)
+    assert "in the function that pg_loss_reducer of plugin 'p' (p 1.0) returned" in caught.value.__notes__
+
+
+def test_async_hooks_are_awaited(train):
+    async def zero(args, rollout_data):
+        rollout_data["advantages"] = rollout_data["returns"] = [[0.0] * length for length in rollout_data["response_lengths"]]
+
+    async def loss(args, inputs):
+        return inputs.reduce(-inputs.advantages * inputs.log_probs), {}
+
+    metrics, _ = train(values={"loss_type": "custom_loss"}, compute_advantages=zero, policy_loss=loss)
+    assert metrics["grad_norm"] == 0.0
+
+
+def test_a_result_that_nothing_uses_is_named(train):
+    with pytest.raises(ContractError, match="rollout_data_postprocess returned a dict of 1, which nothing uses") as caught:
+        train(rollout_data_postprocess=lambda args, rollout_id, rollout_data: {"advantages": []})
+    assert "in place" in caught.value.hint
 
 
 if __name__ == "__main__":

@@ -104,7 +104,6 @@ _NOT_YET: dict[str, Callable[[Any], bool]] = {
     "load_debug_rollout_data": bool,
     "debug_train_only": bool,
     "save_debug_rollout_data": bool,
-    "check_hooks": bool,
     "rm_url": bool,
     "advantage_estimator": lambda value: value == "ppo",
     "lambd": lambda value: value != RunConfig.model_fields["lambd"].default,

@@ -25,7 +25,7 @@ class PluginSection(Section):
     ignore_plugin_lock: bool = False
     """Go on when the enabled plugins differ from those the checkpoint was written with."""
     check_hooks: bool = False
-    """Also run the checks of hook calls whose cost grows with the number of tokens."""
+    """Also check that no hook changes what it may only read: the samples field by field, and the configuration. For tests: slow."""
     trace_hooks: bool = False
     """Print a line for each hook call: plugin, hook, milliseconds."""
 

@@ -7,9 +7,12 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from vime.errors import ContractError
+from vime.plugins.loading import describe
 
 if TYPE_CHECKING:
     from vime.plugins.reference import HookReference
@@ -40,8 +43,9 @@ class HookTimes:
 class HookFunction:
     """A plugin's function, or a path function, for one hook.
 
-    `call` and `acall` take the hook's arguments by name, whatever the function itself declares. An exception of the
-    function keeps its type and traceback and gets a note that names plugin and hook.
+    `call`, `acall` and `run` take the hook's arguments by name, whatever the function itself declares. An exception of
+    the function keeps its type and traceback and gets a note that names plugin and hook; only what would mean something
+    else to the code around it (SystemExit, StopIteration, a CancelledError that nobody asked for) becomes a ContractError.
     """
 
     __slots__ = (
@@ -94,12 +98,13 @@ class HookFunction:
         start = time.perf_counter()
         try:
             result = self._invoke(spec_kwargs)
-        except BaseException as error:
-            self._note(error)
-            raise
-        finally:
+        except BaseException as error:  # noqa: BLE001 - raised again, with a name on it
             self._times.add(self._key, time.perf_counter() - start)
-        return self._watch(result) if self.is_async else result
+            self._raise(error)
+        if self.is_async:
+            return self._watch(result)  # which counts it
+        self._times.add(self._key, time.perf_counter() - start)
+        return result
 
     async def acall(self, **spec_kwargs: Any) -> Any:
         """Call the function and await what it returns where that is awaitable. Synchronous functions run inline."""
@@ -109,12 +114,14 @@ class HookFunction:
         return result
 
     def run(self, **spec_kwargs: Any) -> Any:
-        """Call the function from synchronous code; an `async def` runs to its end in an event loop of its own thread."""
-        if not self.is_async:
-            return self.call(**spec_kwargs)
+        """Call the function from synchronous code; what is awaitable runs to its end in an event loop of its own thread."""
+        result = self.call(**spec_kwargs)
+        if not inspect.isawaitable(result):
+            return result
+        coroutine = cast("Coroutine[Any, Any, Any]", result if self.is_async else self._watch(result))
         context = contextvars.copy_context()
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(context.run, asyncio.run, self.acall(**spec_kwargs)).result()
+            return pool.submit(context.run, asyncio.run, coroutine).result()
 
     def add_time(self, seconds: float) -> None:
         """Record time that was spent in `function` outside `call`, such as in a worker process."""
@@ -140,13 +147,32 @@ class HookFunction:
         try:
             return await awaitable
         except BaseException as error:
-            self._note(error)
-            raise
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # the run stops what it no longer needs: no fault of the function
+            self._raise(error)
         finally:
             self._times.add(self._key, time.perf_counter() - start)
 
-    def _note(self, error: BaseException) -> None:
-        error.add_note(f"in {self.hook} of {self.label}")
+    def _raise(self, error: BaseException) -> NoReturn:
+        """Raise what the function raised, with its name on it."""
+        for kind, hint in _MEANINGS.items():
+            if isinstance(error, kind):
+                raise ContractError(f"{self.label}: {self.hook} raised {describe(error)}", hint=hint) from error
+        note = f"in {self.hook} of {self.label}"
+        if note not in getattr(error, "__notes__", ()):  # an exception object may be raised more than once
+            error.add_note(note)
+            if isinstance(error, RuntimeError) and "running event loop" in str(error):
+                error.add_note("this hook is called inside an event loop: make it `async def` and await there, or do without asyncio.run")
+        raise error
+
+
+_MEANINGS: dict[type[BaseException], str] = {
+    SystemExit: "raise an error that says what is wrong; a hook does not end the process",
+    StopIteration: "next(iterator) found nothing: give it a default, next(iterator, None)",
+    StopAsyncIteration: "anext(iterator) found nothing: give it a default, anext(iterator, None)",
+    asyncio.CancelledError: "nothing asked this call to stop: catch the CancelledError of a task that the hook itself has cancelled",
+}
+"""Exceptions that Python, asyncio or the command line would take for something else than an error, with what to do."""
 
 
 def is_async_callable(function: Callable[..., Any]) -> bool:

@@ -96,7 +96,7 @@ class BatchSpec:
         Called: once for each training rollout, when its metrics are computed and before they are written.
         Arguments: `samples` is the flat list of the batch, removed samples too; `rollout_extra_metrics` are the metrics,
         without the prefix `rollout/`; what is added to it is written too; `rollout_time` is in seconds.
-        Returns: True to write nothing of this rollout to metrics.jsonl and TensorBoard, anything else to write it.
+        Returns: True to write nothing of this rollout to metrics.jsonl and TensorBoard, False or nothing to write it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:
@@ -119,7 +119,7 @@ class BatchSpec:
         Called: once for each evaluation, when its metrics are computed and before they are written.
         Arguments: `data` is, by dataset, "rewards", "truncated" and "samples", equally long; `extra_metrics` are the metrics,
         without the prefix `eval/`; what is added to it is written too.
-        Returns: True to write nothing of this evaluation to metrics.jsonl and TensorBoard, anything else to write it.
+        Returns: True to write nothing of this evaluation to metrics.jsonl and TensorBoard, False or nothing to write it.
         Several plugins: all are called, in the user's order; one True is enough to skip.
 
         Example:

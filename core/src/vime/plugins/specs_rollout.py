@@ -189,8 +189,8 @@ class RolloutSpec:
         Called: once for each sample of training and evaluation; under --group-rm once for each complete group, with
         `samples`, if the function takes that. Not for samples that are aborted, failed, or have a reward already.
         Synchronous functions run in worker processes (--reward-isolation), `async def` on the event loop.
-        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata`, and None in a call with
-        `samples`; `samples` is the group, and None for a single sample.
+        Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata` (the only field that may be
+        written to), and None in a call with `samples`; `samples` is the group, and None for a single sample.
         Returns: a finite number or a bool, or a dict of them with the same keys for every sample (--reward-key names the
         one to train on). With `samples`: a list of these, one for each sample, in order.
         Several plugins: the rm_type of a sample chooses by plugin name (`rm_type` in a row's metadata, or --rm-type).

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import inspect
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from vime.errors import ContractError
+from vime.plugins.function import HookFunction
+from vime.plugins.hookspecs import HOOKS
+from vime.rollout.unchanged import watched
 from vime.sample import Sample
 
 Group = list[Sample]
@@ -23,7 +23,7 @@ def take_first(buffer: list[Group], num_samples: int) -> list[Group]:
 
 
 def take_with_filter(
-    buffer_filter: Callable[..., Any], args: Any, rollout_id: int | None, buffer: list[Group], num_samples: int
+    buffer_filter: Callable[..., Any] | HookFunction, args: Any, rollout_id: int | None, buffer: list[Group], num_samples: int
 ) -> list[Group]:
     """Let a buffer filter choose, check its answer, and remove what it chose if it did not.
 
@@ -33,10 +33,13 @@ def take_with_filter(
     before = list(buffer)
     members = [tuple(map(id, group)) for group in before]
     contents = [list(group) for group in before]
-    who = f"{getattr(buffer_filter, 'label', None) or _name(buffer_filter)}, hook buffer_filter"
+    hook = buffer_filter if isinstance(buffer_filter, HookFunction) else _as_hook(buffer_filter)
+    who = f"{hook.label}, hook buffer_filter"
     try:
-        chosen = _call(buffer_filter, args, rollout_id, buffer, num_samples)
+        with watched(args, hook, chain.from_iterable(before)):
+            chosen = hook.run(args=args, rollout_id=rollout_id, buffer=buffer, num_samples=num_samples)
         _check(chosen, members, num_samples, who)
+        chosen = list(chosen)  # it may be the buffer itself
         left = {tuple(map(id, group)) for group in buffer}
         if not left <= set(members):
             raise ContractError(
@@ -49,7 +52,7 @@ def take_with_filter(
         raise
     taken = {tuple(map(id, group)) for group in chosen}
     buffer[:] = [group for group in buffer if tuple(map(id, group)) not in taken]
-    return list(chosen)
+    return chosen
 
 
 def _check(chosen: Any, members: list[tuple[int, ...]], num_samples: int, who: str) -> None:
@@ -78,18 +81,8 @@ def _check(chosen: Any, members: list[tuple[int, ...]], num_samples: int, who: s
         seen.add(key)
 
 
-def _call(buffer_filter: Any, args: Any, rollout_id: int | None, buffer: list[Group], num_samples: int) -> Any:
-    """Call a plain function in upstream's order, or a hook function of the plugin manager by name."""
-    if hasattr(buffer_filter, "call"):
-        value = buffer_filter.call(args=args, rollout_id=rollout_id, buffer=buffer, num_samples=num_samples)
-    else:
-        value = buffer_filter(args, rollout_id, buffer, num_samples)
-    if not inspect.iscoroutine(value):
-        return value
-    context = contextvars.copy_context()  # with the current engine in it
-    with ThreadPoolExecutor(max_workers=1) as thread:  # the caller's own loop may be running
-        return thread.submit(context.run, asyncio.run, value).result()
-
-
-def _name(function: Any) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+def _as_hook(function: Any) -> HookFunction:
+    """A plain function, which is called in upstream's order."""
+    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    order = HOOKS["buffer_filter"].params
+    return HookFunction(plugin=name, label=name, hook="buffer_filter", function=function, order=order)

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vime.errors import ContractError, DataError, EngineError
+from vime.errors import ContractError, DataError, EngineError, VimeError
 from vime.outputs import DynamicFilterOutput
 from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
+from vime.rollout.hook_guards import check_fetched, check_verdict
+from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
@@ -50,31 +52,17 @@ async def judge(filters: list[HookFunction], config: RunConfig, group: list[Samp
     """Ask every filter, in the user's order; the first refusal gives the verdict and its reason."""
     before = [id(sample) for sample in group]
     for function in filters:
-        verdict = await function.acall(args=config, samples=group)
+        with watched(config, function, group):
+            verdict = await function.acall(args=config, samples=group)
         if [id(sample) for sample in group] != before:
             raise ContractError(
                 f"{function.label}: dynamic_sampling_filter changed a group of {len(before)} samples; it has {len(group)} now",
                 hint="return a verdict only; to leave single samples out, set sample.remove_sample in rollout_sample_filter",
             )
-        output = _normalise_verdict(function, verdict)
+        output = check_verdict(function.label, function.plugin, verdict, group)
         if not output.keep:
             return output
     return DynamicFilterOutput(keep=True)
-
-
-def _normalise_verdict(function: HookFunction, verdict: object) -> DynamicFilterOutput:
-    if isinstance(verdict, DynamicFilterOutput):
-        output = verdict
-    elif isinstance(verdict, bool) or (getattr(verdict, "shape", None) == () and hasattr(verdict, "item")):
-        output = DynamicFilterOutput(keep=bool(verdict))
-    else:
-        raise ContractError(
-            f"{function.label}: dynamic_sampling_filter returned {type(verdict).__name__}; expected DynamicFilterOutput or bool",
-            hint="return DynamicFilterOutput(keep=..., reason=...)",
-        )
-    if not output.keep and output.reason is None:
-        output = DynamicFilterOutput(False, function.plugin, output.keep_when_insufficient)
-    return output
 
 
 class DynamicSampling:
@@ -96,6 +84,8 @@ class DynamicSampling:
         self.bound = config.dynamic_sampling_max_rounds * max(self.target, self.wave)
         self.collected = Collected()
         self.running: deque[tuple[list[Sample], asyncio.Task[GroupResult]]] = deque()
+        self.seen: set[int] = set()
+        """Every sample that was fetched, by identity; the groups above keep them alive."""
         self.exhausted = False
 
     async def collect(self) -> Collected:
@@ -124,7 +114,7 @@ class DynamicSampling:
         """Submit another wave whenever fewer groups are in flight than are missing, until the bound."""
         while not self.exhausted and len(self.running) < self._missing():
             count = min(self.wave, self.bound - self.collected.fetched_groups)
-            groups = self.source.get_samples(count) if count > 0 else []
+            groups = self._fetch(count) if count > 0 else []
             if not groups:
                 self.exhausted = True
                 return
@@ -134,6 +124,20 @@ class DynamicSampling:
                 self.collected.samples_from_buffer += sum(sample.status is not Status.PENDING for sample in group)
                 task = asyncio.ensure_future(generate_group(self.context, group, self.params, rollout_id=self.rollout_id))
                 self.running.append((group, task))
+
+    def _fetch(self, count: int) -> list[list[Sample]]:
+        """At most `count` groups of the data source, checked."""
+        maker = self.context.plugins.claimed("make_data_source")
+        who = f"the data source {type(self.source).__name__}" + (f" of {maker.label}" if maker is not None else "")
+        try:
+            groups = self.source.get_samples(count)
+        except VimeError:
+            raise
+        except Exception as error:
+            error.add_note(f"in get_samples of {who}")
+            raise
+        check_fetched(who, groups, count, self.context.config.n_samples_per_prompt, self.seen)
+        return list(groups)
 
     async def _next_completed(self) -> list[tuple[list[Sample], asyncio.Task[GroupResult]]]:
         """In deterministic mode all that was submitted, in that order; else what is complete, in that order."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import SamplingParams
 from vime.errors import ContractError, EngineDeadError, EngineError
+from vime.rollout.hook_guards import Place, check_distinct, check_generated
+from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class GroupResult:
 
     slots: list[Slot]
     generated: int = 0
-    """Samples that this call generated from scratch (siblings of a fan-out each), retries not counted again."""
+    """Samples that are here now and were not in the buffer (siblings of a fan-out each), retries not counted again."""
     retries: int = 0
 
     @property
@@ -191,20 +193,12 @@ async def generate_sample(
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
-    result = await function.acall(
-        args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
-    )
-    siblings = result if isinstance(result, list) else [result]
-    if not siblings or not all(isinstance(item, Sample) for item in siblings):
-        got = "an empty list" if siblings == [] else type(result).__name__
-        raise ContractError(
-            f"{function.label}: custom_generate returned {got} for sample {sample.index}; expected a Sample or a list of Samples"
+    place = Place.of(sample)
+    with watched(context.config, function):
+        result = await function.acall(
+            args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
         )
-    if len(siblings) > 1:
-        for sibling in siblings:
-            sibling.rollout_id = sibling.rollout_id if sibling.rollout_id is not None else sample.index
-            sibling.group_index = sample.group_index
-    return siblings
+    return check_generated(function.label, place, result)
 
 
 async def _generate_slot(
@@ -255,12 +249,15 @@ async def generate_group(
     under `--on-reward-error drop` is generated once more, alone.
     """
     result = GroupResult([Slot(siblings) for siblings in rollouts(group)])
-    fresh = [slot for slot in result.slots if slot.samples[0].status is Status.PENDING]
+    from_buffer = sum(len(slot.samples) for slot in result.slots if slot.samples[0].status is not Status.PENDING)
 
     async def run(slots: list[Slot], first_attempt: int) -> None:
         options: dict[str, Any] = {"first_attempt": first_attempt, "evaluation": evaluation, "dataset": dataset}
         await asyncio.gather(*(_generate_slot(context, slot, sampling_params, result, **options) for slot in slots))
         samples = result.group
+        function = _generate_function(context, samples[0], dataset)
+        if function is not None:
+            check_distinct(function.label, samples, len(result.slots), len(rollouts(samples)))
         await context.scorer.score_group(samples, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
         for slot in result.slots:  # a rollout_sample_hook may have put other objects into their places
             slot.samples, samples = samples[: len(slot.samples)], samples[len(slot.samples) :]
@@ -272,5 +269,5 @@ async def generate_group(
             slot.restart()
         result.retries += len(to_retry)
         await run(to_retry, 1 + context.config.generation_retries)
-    result.generated = sum(len(slot.samples) for slot in fresh)
+    result.generated = len(result.group) - from_buffer
     return result

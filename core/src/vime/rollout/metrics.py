@@ -44,8 +44,8 @@ def batch_metrics(config: RunConfig, kept: list[list[Sample]], dropped: list[lis
         "response_len/median": statistics.median(lengths),
         "response_len/max": max(lengths),
         "response_len/min": min(lengths),
-        "removed_samples": sum(sample.remove_sample for sample in samples),
-        "samples_trained": sum(not sample.remove_sample for sample in samples),
+        "removed_samples": sum(sample.remove_sample and sample.status is not Status.FAILED for sample in samples),
+        "samples_trained": sum(not sample.remove_sample and sample.status is not Status.FAILED for sample in samples),
     }
     kept_rewards = _rewards(config, kept)
     if kept_rewards:

@@ -28,6 +28,8 @@ def where(sample: Sample) -> str:
 
 def check_number(value: object, who: str, what: str, sample: Sample) -> float:
     """`value` as a float: a finite real number, a numpy scalar, or a bool as 0 or 1. Raises BadRewardError otherwise."""
+    if type(value) is float and math.isfinite(value):
+        return value
     if any(cls.__module__ == "numpy" and cls.__name__ == "generic" for cls in type(value).__mro__):
         value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, numbers.Real):

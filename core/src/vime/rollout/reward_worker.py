@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from vime.errors import PluginError, VimeError
 from vime.plugins.validation import is_marked
 from vime.rollout.reward_guard import RewardTimeoutError, where
+from vime.rollout.unchanged import watched
 from vime.sample import Sample
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class RewardRunner:
                 call_in_worker, function.reference, self._config_bytes, payload, group, timeout=self.config.reward_timeout
             )
         except IsolatedTimeout:
+            function.add_time(self.config.reward_timeout)
             raise self._timeout(function, samples) from None
         outcome: Outcome = pickle.loads(answer)
         function.add_time(outcome.seconds)
@@ -276,9 +278,10 @@ def call_in_worker(reference: HookReference, config_bytes: bytes, payload: bytes
     value, error = None, None
     start = time.perf_counter()
     try:
-        value = function.call(**call_arguments(config, function, samples, group))
-        if inspect.isawaitable(value):
-            value = asyncio.run(_awaited(value))
+        with watched(config, function, samples):
+            value = function.call(**call_arguments(config, function, samples, group))
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
     except Exception as raised:  # noqa: BLE001 - handed over to the caller
         error = _portable(raised)
     seconds = time.perf_counter() - start

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from vime.errors import ContractError
+from vime.rollout.hook_guards import Place, check_looked_at
 from vime.rollout.reward_guard import (
     BadRewardError,
     RewardShape,
@@ -23,6 +23,7 @@ from vime.rollout.reward_guard import (
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
 from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, WorkerError, carry_back, takes_group
+from vime.rollout.unchanged import ChangedError, watched
 from vime.sample import SCORED, Sample, Status
 
 if TYPE_CHECKING:
@@ -115,14 +116,12 @@ class RewardScorer:
             if sample.status in (Status.ABORTED, Status.FAILED) or (sample.reward is not None and getattr(sample, SCORED, False)):
                 continue
             for hook in self._sample_hooks:
-                returned = await hook.acall(args=self.config, sample=sample, rollout_id=rollout_id, evaluation=scope.evaluation)
-                if returned is not None and not isinstance(returned, Sample):
-                    raise ContractError(
-                        f"{hook.label}: rollout_sample_hook returned {type(returned).__name__} for {where(sample)}; "
-                        "expected a Sample or None",
-                        hint="change the sample in place and return nothing",
-                    )
-                samples[position] = sample = returned or sample
+                place = Place.of(sample)
+                with watched(self.config, hook):
+                    returned = await hook.acall(args=self.config, sample=sample, rollout_id=rollout_id, evaluation=scope.evaluation)
+                sample = sample if returned is None else returned
+                check_looked_at(hook.label, place, sample)
+                samples[position] = sample
             if sample.reward is not None:
                 self._accept(sample.reward, "custom_generate", "custom_generate", sample, scope)
             fresh.append(sample)
@@ -130,17 +129,17 @@ class RewardScorer:
 
     async def _score_call(self, reward: ResolvedReward, members: list[Sample], scope: _Scope, *, group: bool) -> None:
         """One call of a reward function, checked; its failure is dealt with as `--on-reward-error` says."""
-        shown = [_boxed(member) for member in members] if reward.boxed else members
+        shown = [_boxed(member) for member in members] if reward.boxed else list(members)
         who = f"{reward.function.label}: custom_rm"
         try:
             try:
-                with self._busy:
+                with self._busy, watched(self.config, reward.function, shown):
                     value = await self._runner.run(reward, shown, group=group)
             finally:
                 if reward.boxed:
                     carry_back(shown, members)
             values = check_rewards(value, who, members) if group else [value]
-        except RewardSetupError:
+        except (RewardSetupError, ChangedError):
             raise
         except Exception as error:  # noqa: BLE001 - counted, and raised where the error policy says so
             for member in members:
@@ -186,7 +185,8 @@ class RewardScorer:
 
     async def _add_shaping(self, sample: Sample, scope: _Scope) -> None:
         for shaper in self._shapers:
-            bonus = await shaper.acall(args=self.config, sample=sample)
+            with watched(self.config, shaper, [sample]):
+                bonus = await shaper.acall(args=self.config, sample=sample)
             if bonus is None or sample.reward is None:
                 continue
             added = check_number(bonus, f"{shaper.label}: shape_reward", "as an addition to the reward", sample)

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from vime.engine.base import set_current_engine
-from vime.errors import ContractError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.context import current_rollout
 from vime.rollout.evaluate import eval_metrics
 from vime.rollout.guards import check_train_output, normalise_eval_output, normalise_train_output
-from vime.rollout.metrics import batch_metrics
-from vime.sample import Sample
+from vime.rollout.hook_guards import (
+    Fixed,
+    check_flags,
+    check_log_answer,
+    check_metrics,
+    check_returns_nothing,
+    check_shape,
+    flags_of,
+    shape_of,
+)
+from vime.rollout.metrics import batch_metrics, dropped_metrics
+from vime.rollout.unchanged import watched
+from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
     from vime.rollout.context import RolloutContext
+    from vime.rollout.dynamic_sampling import Collected
     from vime.rollout.vllm_rollout import VllmRollout
 
 BUILT_IN_PATHS = ("vime.rollout.vllm_rollout.generate_rollout", "vime.rollout.vllm_rollout:generate_rollout")
@@ -45,7 +58,14 @@ class RolloutRunner:
 
     async def train(self, rollout_id: int) -> Rollout:
         """Make the training batch of this rollout and pass it through the batch hooks."""
-        config, plugins = self.context.config, self.context.plugins
+        try:
+            return await self._train(rollout_id)
+        except Exception as error:
+            error.add_note(f"in rollout {rollout_id}")
+            raise
+
+    async def _train(self, rollout_id: int) -> Rollout:
+        config = self.context.config
         set_current_engine(self.context.engine)
         started = time.perf_counter()
         self.built_in.last = None
@@ -54,20 +74,31 @@ class RolloutRunner:
         raw = await self.built_in.train(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=False)
         output = normalise_train_output(who, raw)
         check_train_output(config, who, output, fewer_allowed=config.on_exhausted == "underfill")
-        dropped = self.built_in.last.dropped if self.built_in.last is not None else []
+        collected = cast("Collected | None", self.built_in.last)  # set by the rollout, where that was the built-in one
+        dropped = [] if collected is None else collected.dropped
+        groups = [group for group, _ in dropped]
         await self._filter_samples(output.samples)
-        for hook in plugins.implementations("process_all_samples"):
-            everything = output.samples + [group for group, _ in dropped]
-            await hook.acall(args=config, all_samples=everything, data_source=self.built_in.source)
+        await self._process_all_samples(output.samples, groups)
         seconds = time.perf_counter() - started
-        metrics = {**(output.metrics or {}), **batch_metrics(config, output.samples, [group for group, _ in dropped])}
+        counted = {} if collected is None else dropped_metrics(collected)
+        metrics = {**counted, **(output.metrics or {}), **batch_metrics(config, output.samples, groups)}
+        metrics.setdefault("samples_generated", sum(map(len, output.samples)))
+        failed_here = sum(sample.status is Status.FAILED for sample in _flat(output.samples))
+        metrics["samples_failed"] = metrics.get("samples_failed", 0) + failed_here
         metrics |= self.context.scorer.take_metrics()
         self._add_source_metrics(metrics)
-        samples = [sample for group in output.samples for sample in group]
+        samples = _flat(output.samples)
         logged = await self._log(
-            "log_rollout_data", rollout_id=rollout_id, samples=samples, rollout_extra_metrics=metrics, rollout_time=seconds
+            "log_rollout_data",
+            samples,
+            metrics,
+            rollout_id=rollout_id,
+            samples=samples,
+            rollout_extra_metrics=metrics,
+            rollout_time=seconds,
         )
-        return Rollout(output.samples, dropped, metrics, logged)
+        failed = [] if collected is None else [(group, "failed") for group in collected.failed]
+        return Rollout(output.samples, dropped + failed, metrics, logged)
 
     async def evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         """Evaluate all datasets.
@@ -75,6 +106,13 @@ class RolloutRunner:
         Returns the samples, the metrics without their namespace, and whether a log_eval_rollout_data hook took the
         place of the default log. Failed rewards are counted in the metrics as in a training rollout.
         """
+        try:
+            return await self._evaluate(rollout_id)
+        except Exception as error:
+            error.add_note(f"in the evaluation after {rollout_id} rollouts")
+            raise
+
+    async def _evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         config = self.context.config
         set_current_engine(self.context.engine)
         self.context.scorer.take_metrics()  # what is left of a rollout that was interrupted
@@ -86,7 +124,8 @@ class RolloutRunner:
             config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets}
         )
         metrics |= {key: value for key, value in self.context.scorer.take_metrics().items() if key != "reward_time"}
-        logged = await self._log("log_eval_rollout_data", rollout_id=rollout_id, data=output.data, extra_metrics=metrics)
+        samples = [sample for data in output.data.values() for sample in data["samples"]]
+        logged = await self._log("log_eval_rollout_data", samples, metrics, rollout_id=rollout_id, data=output.data, extra_metrics=metrics)
         return output, metrics, logged
 
     def _add_source_metrics(self, metrics: dict[str, float]) -> None:
@@ -97,10 +136,16 @@ class RolloutRunner:
             if "samples_from_buffer" in metrics:
                 metrics["samples_from_buffer"] += metrics.get("samples_stale", 0)
 
-    async def _log(self, hook: str, **arguments: Any) -> bool:
+    async def _log(self, hook: str, seen: list[Sample], metrics: dict[str, float], **arguments: Any) -> bool:
         """Call every log hook of this name; whether one of them said that the default log is to be skipped."""
-        answers = [await function.acall(args=self.context.config, **arguments) for function in self.context.plugins.implementations(hook)]
-        return any(answers)
+        skip = False
+        for function in self.context.plugins.implementations(hook):
+            before = dict(metrics)
+            with watched(self.context.config, function, seen):
+                answer = await function.acall(args=self.context.config, **arguments)
+            check_metrics(function.label, hook, metrics, before)
+            skip |= check_log_answer(function.label, hook, answer)
+        return skip
 
     def _claimed(self, *, evaluation: bool) -> HookFunction | None:
         config = self.context.config
@@ -121,18 +166,36 @@ class RolloutRunner:
             "engine": self.context.engine,
         }
         try:
-            result = await function.acall(**arguments) if function.is_async else await asyncio.to_thread(function.call, **arguments)
+            with watched(self.context.config, function):
+                if function.is_async:
+                    return await function.acall(**arguments)
+                result = await asyncio.to_thread(function.call, **arguments)
+                return await result if inspect.isawaitable(result) else result
         finally:
             current_rollout.reset(token)
-        return result
 
     async def _filter_samples(self, groups: list[list[Sample]]) -> None:
         """Let every rollout_sample_filter mark samples; groups, samples and their order must stay as they are."""
         for hook in self.context.plugins.implementations("rollout_sample_filter"):
-            before = [[id(sample) for sample in group] for group in groups]
-            await hook.acall(args=self.context.config, samples=groups)
-            if [[id(sample) for sample in group] for group in groups] != before:
-                raise ContractError(
-                    f"{hook.label}: rollout_sample_filter changed the batch: the same groups, samples and order are expected afterwards",
-                    hint="set sample.remove_sample = True instead of deleting the sample",
-                )
+            before, flags = shape_of(groups), flags_of(groups)
+            with watched(self.context.config, hook, chain.from_iterable(groups)):
+                result = await hook.acall(args=self.context.config, samples=groups)
+            check_shape(hook.label, hook.hook, before, groups)
+            hint = "set sample.remove_sample = True in place; the batch itself stays as it is"
+            check_returns_nothing(hook.label, hook.hook, result, groups, hint)
+            check_flags(hook.label, flags, groups)
+
+    async def _process_all_samples(self, kept: list[list[Sample]], dropped: list[list[Sample]]) -> None:
+        """Show everything that was made to every process_all_samples; the kept samples must stay as they are."""
+        for hook in self.context.plugins.implementations("process_all_samples"):
+            everything = [*kept, *dropped]
+            before, fixed = shape_of(everything), Fixed(kept)
+            with watched(self.context.config, hook, chain.from_iterable(everything)):
+                result = await hook.acall(args=self.context.config, all_samples=everything, data_source=self.built_in.source)
+            check_shape(hook.label, hook.hook, before, [*kept, *dropped])
+            fixed.check(hook.label)
+            check_returns_nothing(hook.label, hook.hook, result, everything, "look, count and log; return nothing")
+
+
+def _flat(groups: list[list[Sample]]) -> list[Sample]:
+    return [sample for group in groups for sample in group]

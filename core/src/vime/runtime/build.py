@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vime.data.dataset import load_dataset
 from vime.rollout.data_source import DataSource, RolloutDataSourceWithBuffer
 from vime.rollout.evaluate import EvalDataset
+from vime.rollout.hook_guards import check_data_source
+from vime.rollout.unchanged import watched
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -19,7 +21,9 @@ def build_data_source(config: RunConfig, plugins: PluginManager, tokenizer: Any)
     buffer_filter: Any = plugins.claimed("buffer_filter")
     claimed = plugins.claimed("make_data_source")
     if claimed is not None:
-        source = claimed.run(args=config)
+        with watched(config, claimed):
+            source = claimed.run(args=config)
+        check_data_source(claimed.label, source)
         if isinstance(source, RolloutDataSourceWithBuffer) and source.buffer_filter is None:
             source.buffer_filter = buffer_filter
         return source

@@ -6,12 +6,14 @@ Legend: N rows (samples), T tokens of a row (prompt then response), R response t
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 from vime.errors import ContractError, TrainerError
+from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status, rollouts
 from vime.train.baselines import group_baseline, shape_rewards
 
@@ -63,6 +65,14 @@ def build_train_batch(config: Any, plugins: Any, groups: list[list[Sample]], *, 
     `convert_samples_to_train_data(args, samples) -> dict`, each replacing the built-in one. Raises ContractError, with
     the plugin's name, for a result of the wrong length or with numbers that are not finite.
     """
+    try:
+        return _build(config, plugins, groups, rollout_id)
+    except Exception as error:
+        error.add_note(f"in the training batch of rollout {rollout_id}")
+        raise
+
+
+def _build(config: Any, plugins: Any, groups: list[list[Sample]], rollout_id: int) -> TrainBatch:
     samples = [sample for group in groups for sample in group]
     if not samples:
         raise TrainerError(
@@ -74,9 +84,11 @@ def build_train_batch(config: Any, plugins: Any, groups: list[list[Sample]], *, 
     if hook is None:
         batch = _rows(config, samples, raw_rewards, rewards, rollout_ids)
     else:
-        batch = _rows_of_plugin(hook, hook.call(args=config, samples=samples), rollout_ids)
+        with watched(config, hook, samples):
+            data = hook.run(args=config, samples=samples)
+        batch = _rows_of_plugin(hook, data, rollout_ids)
     batch.rollout_id = rollout_id
-    _check_rows(batch)
+    _check_rows(batch, hook)
     return batch
 
 
@@ -101,7 +113,9 @@ def _post_process_rewards(
 ) -> tuple[list[float], list[float]]:
     hook = plugins.claimed("post_process_rewards") if plugins is not None else None
     if hook is not None:
-        return _checked_rewards(hook, hook.call(args=config, samples=samples), len(samples))
+        with watched(config, hook, samples):
+            result = hook.run(args=config, samples=samples)
+        return check_post_processed(hook.label, result, samples)
     values = [_reward(config, sample) for sample in samples]
     raw = [0.0 if value is None else value for value in values]
     if config.loss_type == "sft_loss" or not config.rewards_normalization:
@@ -124,26 +138,33 @@ def _reward(config: Any, sample: Sample) -> float | None:
     return float(value)
 
 
-def _checked_rewards(hook: Any, result: Any, count: int) -> tuple[list[float], list[float]]:
-    where = f"{hook.label}: post_process_rewards"
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        raise ContractError(
-            f"{where} returned {type(result).__name__}", hint="return (raw_rewards, rewards), each with one number per sample"
-        )
-    return tuple(_checked_numbers(where, name, part, count) for name, part in zip(("raw_rewards", "rewards"), result, strict=True))  # type: ignore[return-value]
+def check_post_processed(who: str, result: Any, samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    """What post_process_rewards returned, as (raw_rewards, rewards): two lists with a finite float for each sample."""
+    where = f"{who}: post_process_rewards"
+    hint = "return (raw_rewards, rewards), each with one number per sample"
+    if not isinstance(result, tuple | list):
+        raise ContractError(f"{where} returned {type(result).__name__}; expected a pair", hint=hint)
+    if len(result) != 2:
+        raise ContractError(f"{where} returned {len(result)} values; expected a pair", hint=hint)
+    names = [f"sample {sample.index} (group {sample.group_index})" for sample in samples]
+    raw, rewards = (_checked_numbers(where, name, part, names) for name, part in zip(("raw_rewards", "rewards"), result, strict=True))
+    return raw, rewards
 
 
-def _checked_numbers(where: str, name: str, values: Any, count: int) -> list[float]:
+def _checked_numbers(where: str, name: str, values: Any, names: Sequence[str]) -> list[float]:
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise ContractError(f"{where}: {name} is a {type(values).__name__}", hint="return a list of numbers")
-    if len(values) != count:
+    if len(values) != len(names):
         raise ContractError(
-            f"{where}: {name} has {len(values)} entries, expected {count} (one per sample)", hint="keep the order of the samples"
+            f"{where}: {name} has {len(values)} entries, expected {len(names)} (one per sample)", hint="keep the order of the samples"
         )
-    for position, value in enumerate(values):
+    if all(type(value) is float and math.isfinite(value) for value in values):
+        return list(values)
+    for position, (value, about) in enumerate(zip(values, names, strict=True)):
         if not isinstance(value, Real) or not math.isfinite(value):
-            raise ContractError(f"{where}: {name}[{position}] is {value!r}", hint="every entry must be a finite number")
+            hint = "every entry must be a finite number" + (": value.item()" if hasattr(value, "item") else "")
+            raise ContractError(f"{where}: {name}[{position}] is {value!r:.80}, for {about}", hint=hint)
     return [float(value) for value in values]
 
 
@@ -173,44 +194,82 @@ def _mask(sample: Sample, needs_reward: bool) -> list[int]:
 def _rows_of_plugin(hook: Any, data: Any, rollout_ids: list[int]) -> TrainBatch:
     where = f"{hook.label}: convert_samples_to_train_data"
     if not isinstance(data, Mapping):
-        raise ContractError(f"{where} returned {type(data).__name__}", hint=f"return a dict with the keys {', '.join(TRAIN_DATA_KEYS)}")
-    missing = [key for key in TRAIN_DATA_KEYS if key not in data]
+        raise ContractError(
+            f"{where} returned {type(data).__name__}; expected a dict", hint=f"return a dict with the keys {', '.join(TRAIN_DATA_KEYS)}"
+        )
+    missing = [key for key in TRAIN_DATA_KEYS if data.get(key) is None]
     if missing:
         raise ContractError(
             f"{where} left out {', '.join(missing)}", hint=f"the keys must be {', '.join(TRAIN_DATA_KEYS)}; it returned {sorted(data)}"
         )
-    count = len(data["tokens"])
+    count = len(data["tokens"]) if hasattr(data["tokens"], "__len__") else -1
     for key, value in data.items():
         if value is not None and (not hasattr(value, "__len__") or len(value) != count):
-            got = len(value) if hasattr(value, "__len__") else type(value).__name__
-            raise ContractError(f"{where}: {key} has {got} entries, expected {count} (one per row, as tokens has)")
+            got = f"{len(value)} entries" if hasattr(value, "__len__") else type(value).__name__
+            expected = "a list" if count < 0 else f"{count} (one per row, as tokens has)"
+            raise ContractError(f"{where}: {key} has {got}, expected {expected}", hint="give every key one entry for each row")
     known = {*TRAIN_DATA_KEYS, "rollout_ids", "rollout_log_probs", "weight_versions"}
-    log_probs = data.get("rollout_log_probs")
     default_ids = rollout_ids if len(rollout_ids) == count else list(range(count))
+    names = [f"row {row}" for row in range(count)]
+
+    def integers(key: str, default: list[int] | None = None) -> list[int]:
+        if default is not None and data.get(key) is None:
+            return default
+        values = list(data[key])
+        if all(type(value) is int for value in values):
+            return values
+        return [_integer(where, f"{key}[{row}]", value) for row, value in enumerate(values)]
+
+    def lists(key: str) -> list[list[Any]]:
+        rows = list(data[key])
+        if all(type(row) is list for row in rows):
+            return [row[:] for row in rows]
+        return [_listed(where, f"{key}[{number}]", row) for number, row in enumerate(rows)]
+
     return TrainBatch(
-        tokens=[list(row) for row in data["tokens"]],
-        response_lengths=[int(length) for length in data["response_lengths"]],
-        loss_masks=[list(mask) for mask in data["loss_masks"]],
-        rewards=_checked_numbers(where, "rewards", data["rewards"], count),
-        raw_rewards=_checked_numbers(where, "raw_reward", data["raw_reward"], count),
-        truncated=[int(flag) for flag in data["truncated"]],
-        sample_indices=[int(index) for index in data["sample_indices"]],
-        rollout_ids=[int(number) for number in data.get("rollout_ids") or default_ids],
-        rollout_log_probs=None if log_probs is None else [list(row) for row in log_probs],
-        weight_versions=[list(versions) for versions in data.get("weight_versions") or [[]] * count],
+        tokens=lists("tokens"),
+        response_lengths=integers("response_lengths"),
+        loss_masks=lists("loss_masks"),
+        rewards=_checked_numbers(where, "rewards", data["rewards"], names),
+        raw_rewards=_checked_numbers(where, "raw_reward", data["raw_reward"], names),
+        truncated=integers("truncated"),
+        sample_indices=integers("sample_indices"),
+        rollout_ids=integers("rollout_ids", default_ids),
+        rollout_log_probs=None if data.get("rollout_log_probs") is None else lists("rollout_log_probs"),
+        weight_versions=[[]] * count if data.get("weight_versions") is None else lists("weight_versions"),
         extra={key: list(value) for key, value in data.items() if key not in known and value is not None},
     )
 
 
-def _check_rows(batch: TrainBatch) -> None:
-    """Lengths within each row, once, where an error can still name the sample."""
+def _integer(where: str, name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ContractError(f"{where}: {name} is {value!r:.80}; expected an int", hint="int(value)") from None
+
+
+def _listed(where: str, name: str, values: Any) -> list[Any]:
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, list | tuple):
+        raise ContractError(f"{where}: {name} is a {type(values).__name__}; expected a list", hint="one list of numbers for each row")
+    return list(values)
+
+
+def _check_rows(batch: TrainBatch, hook: Any = None) -> None:
+    """Lengths within each row, once, where an error can still name the sample, and the plugin that laid out the rows."""
+
+    def refuse(row: int, message: str) -> None:
+        message = f"sample {batch.sample_indices[row]}: {message}"
+        if hook is None:
+            raise TrainerError(message)
+        hint = "tokens are the prompt and then the response; masks and log-probs are over the response"
+        raise ContractError(f"{hook.label}: {hook.hook}: {message}", hint=hint)
+
     for row, tokens in enumerate(batch.tokens):
-        name, length = f"sample {batch.sample_indices[row]}", batch.response_lengths[row]
-        if not 0 <= length <= len(tokens) or (length == len(tokens) and length and any(batch.loss_masks[row])):
-            raise TrainerError(
-                f"{name}: a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first"
-            )
-        if len(batch.loss_masks[row]) != length:
-            raise TrainerError(f"{name}: loss_mask has {len(batch.loss_masks[row])} entries for a response of {length} tokens")
+        length, mask = batch.response_lengths[row], batch.loss_masks[row]
+        if not 0 <= length <= len(tokens) or (length == len(tokens) and length and any(mask)):
+            refuse(row, f"a response of {length} tokens in a row of {len(tokens)}; at least one prompt token must come first")
+        if len(mask) != length:
+            refuse(row, f"loss_mask has {len(mask)} entries for a response of {length} tokens")
         if batch.rollout_log_probs is not None and len(batch.rollout_log_probs[row]) != length:
-            raise TrainerError(f"{name}: {len(batch.rollout_log_probs[row])} rollout log-probs for a response of {length} tokens")
+            refuse(row, f"{len(batch.rollout_log_probs[row])} rollout log-probs for a response of {length} tokens")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from vime.errors import TrainerError
+from vime.rollout.hook_guards import check_returns_nothing
+from vime.rollout.unchanged import watched
 from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
@@ -152,8 +154,10 @@ class DeepSpeedTrainer:
         data = to_rollout_data(batch, rows)
         if hook.hook == "compute_advantages":
             del data["advantages"], data["returns"]
-        hook.call(rollout_data=data, **arguments)
+        with watched(self.config, hook):
+            result = hook.run(rollout_data=data, **arguments)
         apply_rollout_data(hook, data, batch, rows)
+        check_returns_nothing(hook.label, hook.hook, result, data, "change rollout_data in place: rollout_data[key][i] = values")
 
     def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
         """This rank's micro-batches; every rank has as many."""

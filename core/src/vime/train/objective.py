@@ -105,13 +105,15 @@ class Objective:
             rows=micro.row_K,
             micro=micro,
         )
-        result = hook.call(args=self.config, inputs=inputs)
+        result = hook.run(args=self.config, inputs=inputs)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise ContractError(f"{hook.label}: policy_loss returned {type(result).__name__}", hint="return (loss, metrics)")
+            got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+            raise ContractError(f"{hook.label}: policy_loss returned {got}; expected a loss and a dict", hint="return (loss, metrics)")
         loss, metrics = result
         _check_tensor(hook, "loss", loss, ())
+        _check_gradient(hook, "loss", loss, log_probs_K)
         share = micro.weights_K.sum()
-        means = {name: torch.as_tensor(value, dtype=torch.float32, device=loss.device).detach() * share for name, value in metrics.items()}
+        means = {name: _scalar(hook, name, value, loss.device) * share for name, value in metrics.items()}
         return LossResult(loss, {"loss": loss.detach()}, means)
 
     def _correct(self, micro: MicroBatch, pg_loss_K: Tensor, old_K: Tensor, rollout_K: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -130,21 +132,29 @@ class Objective:
                 level=config.tis_level,
             )
             return pg_loss_K * weight_K, {"tis_weight": weight_K, "tis_clipfrac": clipped_K}
-        result = hook.call(
+        result = hook.run(
             args=config,
             pg_loss=pg_loss_K,
             train_log_probs=micro.split(old_K),
             rollout_log_probs=micro.split(rollout_K),
             loss_masks=micro.split(ones_K),
         )
-        if not isinstance(result, tuple) or len(result) != 3:
+        if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[2], dict):
+            got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
             raise ContractError(
-                f"{hook.label}: importance_weights returned {type(result).__name__}", hint="return (pg_loss, loss_masks, metrics)"
+                f"{hook.label}: importance_weights returned {got}; expected the loss, a list of masks and a dict",
+                hint="return (pg_loss, loss_masks, metrics)",
             )
         corrected_K, masks, metrics = result
-        mask_K = torch.cat([torch.as_tensor(mask) for mask in masks])
+        if not isinstance(masks, list | tuple) or not all(isinstance(mask, Tensor) and mask.ndim == 1 for mask in masks):
+            raise ContractError(
+                f"{hook.label}: importance_weights returned a {type(masks).__name__} as loss_masks; expected a list of tensors",
+                hint="return loss_masks as they came, or with entries set to 0",
+            )
+        mask_K = torch.cat(tuple(masks))
         for name, values in (("pg_loss", corrected_K), ("loss_masks", mask_K), *metrics.items()):
             _check_tensor(hook, name, values, pg_loss_K.shape)
+        _check_gradient(hook, "pg_loss", corrected_K, pg_loss_K)
         return torch.where(mask_K != 0, corrected_K, torch.zeros_like(corrected_K)), dict(metrics)
 
     def _reduce(self, micro: MicroBatch, pg_loss_K: Tensor) -> Tensor:
@@ -153,7 +163,7 @@ class Objective:
         if hook is None:
             return weighted_sum(pg_loss_K, micro.weights_K)
         counts = [len(row.positions) for row in micro.rows]
-        reduce = hook.call(
+        reduce = hook.run(
             total_lengths=[len(row.tokens) for row in micro.rows],
             response_lengths=counts,
             loss_masks=micro.split((micro.weights_K != 0).to(pg_loss_K.dtype)),
@@ -161,10 +171,16 @@ class Objective:
         )
         if not callable(reduce):
             raise ContractError(
-                f"{hook.label}: pg_loss_reducer returned {type(reduce).__name__}", hint="return a function of the per-token losses"
+                f"{hook.label}: pg_loss_reducer returned {type(reduce).__name__}; expected a function",
+                hint="return a function of the per-token losses",
             )
-        loss: Any = reduce(pg_loss_K)
+        try:
+            loss: Any = reduce(pg_loss_K)
+        except Exception as error:
+            error.add_note(f"in the function that pg_loss_reducer of {hook.label} returned")
+            raise
         _check_tensor(hook, "the reduced loss", loss, ())
+        _check_gradient(hook, "the reduced loss", loss, pg_loss_K)
         return loss
 
 
@@ -190,4 +206,27 @@ def policy_gradient(config: Any, micro: MicroBatch, log_probs_K: Tensor, old_K: 
 def _check_tensor(hook: Any, name: str, value: Any, shape: tuple[int, ...]) -> None:
     if not isinstance(value, Tensor) or value.shape != torch.Size(shape):
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ContractError(f"{hook.label}: {hook.hook}: {name} has {got}, expected a tensor of shape {tuple(shape)}")
+        raise ContractError(
+            f"{hook.label}: {hook.hook}: {name} has {got}, expected a tensor of shape {tuple(shape)}",
+            hint="a scalar, such as inputs.reduce(values)" if not shape else "one number for each response token of the micro-batch",
+        )
+
+
+def _check_gradient(hook: Any, name: str, value: Tensor, source: Tensor) -> None:
+    """What comes out depends on what went in, so that it can be differentiated."""
+    if source.requires_grad and not value.requires_grad:
+        raise ContractError(
+            f"{hook.label}: {hook.hook}: {name} has no gradient, so there is nothing to train on",
+            hint="compute it from the tensors that it is given, without detach(), item() or torch.no_grad()",
+        )
+
+
+def _scalar(hook: Any, name: str, value: Any, device: torch.device) -> Tensor:
+    try:
+        number = torch.as_tensor(value, dtype=torch.float32, device=device).detach()
+    except (TypeError, ValueError, RuntimeError):
+        number = None
+    if number is None or number.ndim:
+        got = f"shape {tuple(number.shape)}" if number is not None else type(value).__name__
+        raise ContractError(f"{hook.label}: {hook.hook}: the metric {name!r} has {got}; expected a number", hint="values.mean()")
+    return number

@@ -53,10 +53,13 @@ def apply_rollout_data(hook: Any, data: dict[str, Any], batch: TrainBatch, rows:
     masks = [[int(flag) for flag in mask] for mask in _entries(where, data, "loss_masks", batch)]
     advantages = _entries(where, data, "advantages", batch)
     for row in list(rows):
-        values = torch.as_tensor(advantages[row.index], dtype=torch.float32)
+        values = _numbers(where, advantages[row.index], batch.sample_indices[row.index])
         picked = values[_offsets(batch, row)]
         if not bool(torch.isfinite(picked).all()):
-            raise ContractError(f"{where} left an advantage that is not finite on sample {batch.sample_indices[row.index]}")
+            raise ContractError(
+                f"{where} left an advantage that is not finite on sample {batch.sample_indices[row.index]}",
+                hint="add a small number to what is divided by",
+            )
         row.advantages_M = picked.to(row.advantages_M.device)
     for index, (before, after) in enumerate(zip(batch.loss_masks, masks, strict=True)):
         if any(new and not old for old, new in zip(before, after, strict=True)):
@@ -75,11 +78,27 @@ def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> S
     values = data.get(key)
     if not isinstance(values, list | tuple) or len(values) != len(batch):
         got = len(values) if isinstance(values, list | tuple) else type(values).__name__
-        raise ContractError(f"{where}: {key} has {got} entries, expected a list of {len(batch)}, one per sample")
+        raise ContractError(
+            f"{where}: {key} has {got} entries, expected a list of {len(batch)}, one per sample",
+            hint=f"leave a list in rollout_data[{key!r}]; it is changed in place",
+        )
     for index, (value, length) in enumerate(zip(values, batch.response_lengths, strict=True)):
-        if len(value) != length:
-            raise ContractError(f"{where}: {key} of sample {batch.sample_indices[index]} has {len(value)} entries, expected {length}")
+        got = len(value) if hasattr(value, "__len__") and getattr(value, "shape", None) != () else type(value).__name__
+        if got != length:
+            raise ContractError(
+                f"{where}: {key} of sample {batch.sample_indices[index]} has {got} entries, expected {length}",
+                hint=f"rollout_data[{key!r}] has one number for each response token of each sample",
+            )
     return values
+
+
+def _numbers(where: str, values: Any, index: int) -> Tensor:
+    try:
+        return torch.as_tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ContractError(
+            f"{where} left advantages on sample {index} that are no numbers: {error}", hint="one number for each response token"
+        ) from error
 
 
 def _offsets(batch: TrainBatch, row: Row) -> list[int]:

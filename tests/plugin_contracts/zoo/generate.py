@@ -146,63 +146,61 @@ async def training_only(args, sample, sampling_params, evaluation=False, engine=
     return await plain(args, sample, sampling_params, engine)
 
 
+def refused(name: str, target: Any, check: str, message: str) -> Wrong:
+    """The run refuses it with the same message."""
+    label = f"plugin {target.__name__!r}" if isinstance(target, type) else f"path function {target.__module__}:{target.__name__}"
+    whole = f"{label}: {message}"
+    return Wrong(name, target, check, whole, core=whole, hook=None if isinstance(target, type) else HOOK)
+
+
 def quiet(name: str, target: Any, check: str, message: str, core: str | None = None, also: tuple[str, ...] = ()) -> Wrong:
     """The run goes on with it, or says something else."""
     return Wrong(name, target, check, message, core=core, hook=None if isinstance(target, type) else HOOK, also=also)
 
 
 WRONG = (
-    quiet(
+    refused(
         "the sample is changed and not returned",
         returns_nothing,
         "generate-train",
-        "path function zoo.generate:returns_nothing: "
-        "custom_generate returned NoneType for sample 0; expected a Sample or a list of Samples",
-        core="custom_generate returned NoneType for sample 1; expected a Sample or a list of Samples",
+        "custom_generate returned None for sample 1 (group 0); expected a Sample or a list of Samples",
     ),
-    quiet(
+    refused(
         "the text instead of the sample",
         returns_text,
         "generate-train",
-        "path function zoo.generate:returns_text: custom_generate returned str for sample 0; expected a Sample or a list of Samples",
-        core="custom_generate returned str for sample 1; expected a Sample or a list of Samples",
+        "custom_generate returned str for sample 1 (group 0); expected a Sample or a list of Samples",
     ),
-    quiet(
+    refused(
         "samples that are still pending",
         no_status,
         "generate-train",
-        "sample 0 has status pending; expected completed or truncated",
-        core="dynamic sampling gave up after 10 fetches of 20 groups",
-        also=("generate-evaluation",),
+        "custom_generate left sample 1 with status pending; expected completed or truncated",
     ),
-    quiet(
+    refused(
         "a loss mask over prompt and response",
         mask_over_all_tokens,
         "generate-train",
-        "the built-in rollout: group 0, sample 0: loss_mask has 17 entries for a response of 13 tokens",
-        core="the built-in rollout: group 0, sample 0: loss_mask has 17 entries for a response of 13 tokens",
+        "custom_generate: loss_mask of sample 1 (group 0) has 7 entries for a response of 3 tokens",
     ),
-    quiet(
+    refused(
         "tool output put there by hand",
         tool_without_log_probs,
         "generate-train",
-        "the built-in rollout: group 0, sample 0: rollout_log_probs has 13 entries for a response of 17 tokens",
-        core="the built-in rollout: group 0, sample 0: rollout_log_probs has 13 entries for a response of 17 tokens",
+        "custom_generate: rollout_log_probs of sample 1 (group 0) has 3 entries for a response of 7 tokens",
     ),
-    quiet(
+    refused(
         "a rollout_id for each sibling",
         own_rollout_ids,
-        "generate-siblings",
-        "the 2 samples of one rollout have the rollout_ids 0, 1; expected one",
-        core="group 0 has 4 rollouts, expected 2 (n_samples_per_prompt)",
-        also=("generate-train",),
+        "generate-train",
+        "custom_generate returned 2 samples with the rollout_ids 10, 11 for sample 1 (group 0); expected one for all of them",
     ),
     quiet(
         "one rollout_id for everything",
         one_rollout_id,
         "generate-siblings",
         "the rollouts of samples 0 and 1 both have the rollout_id 0",
-        core="the samples of rollout 0 (group 0) have different rewards",
+        core="custom_generate gave several rollouts of group 0 the same rollout_id: 2 rollouts became 1",
         also=("generate-train", "generate-evaluation"),
     ),
     quiet(
@@ -220,12 +218,10 @@ WRONG = (
         "raised RuntimeError: asyncio.run() cannot be called from a running event loop "
         f"(generate.py:{runs_a_loop.__code__.co_firstlineno + 1})",
     ),
-    quiet(
+    refused(
         "evaluations are left out",
         training_only,
         "generate-evaluation",
-        "evaluation dataset 'sums': path function zoo.generate:training_only: "
         "custom_generate left sample 0 with status pending; expected completed or truncated",
-        core="left sample 0 with status pending; expected completed or truncated",
     ),
 )

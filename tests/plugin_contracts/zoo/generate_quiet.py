@@ -18,7 +18,7 @@ async def str_of_messages(args, sample, sampling_params, engine=None):
 
 
 async def new_sample(args, sample, sampling_params, engine=None):
-    new = Sample(prompt=sample.prompt, group_index=sample.group_index, label=sample.label, metadata=sample.metadata)
+    new = Sample(prompt=sample.prompt, index=sample.index, group_index=sample.group_index, metadata=sample.metadata)
     return await plain(args, new, sampling_params, engine)
 
 
@@ -169,7 +169,7 @@ WRONG = (
         "generate-chat",
         "the engine was asked with the chat messages written out as a Python list",
     ),
-    quiet("a new sample that has lost its index", new_sample, "generate-fields", "index was 3, and is None in what it returns"),
+    quiet("a new sample that has lost its label", new_sample, "generate-fields", "label was '1', and is None in what it returns"),
     quiet("metadata replaced", new_metadata, "generate-fields", "metadata lost its keys row"),
     quiet(
         "tokens without the prompt",

@@ -203,11 +203,11 @@ def quiet(name: str, target: Any, check: str, message: str, hook: str, core: str
 
 
 WRONG = (
-    quiet(
+    refused(
         "nothing is returned",
         forgets_to_return,
         "data-source-methods",
-        "make_data_source returned a NoneType without get_samples, add_samples, save, load, __len__",
+        "make_data_source returned None without get_samples, add_samples, save, load, __len__",
         hook="make_data_source",
     ),
     quiet(
@@ -281,25 +281,25 @@ WRONG = (
         "state_dict() is not plain JSON data: Object of type set is not JSON serializable",
         hook="make_data_source",
     ),
-    quiet(
+    refused(
         "metrics returned instead of added",
         returns_metrics,
         "log-rollout-result",
-        "log_rollout_data returned {'raw_reward': 0.5, 'empty_answers': 0}, and anything but None or False takes the built-in log away",
+        "log_rollout_data returned a dict; expected True (to skip the built-in log), False or None",
         hook="log_rollout_data",
     ),
-    quiet(
+    refused(
         "a list as a metric",
         logs_a_list,
         "log-rollout-metrics",
-        "metric 'rewards' is [1.0, 0.0, 1.0, 0.0]; expected a finite number",
+        "log_rollout_data has the metric 'rewards' = list [1.0, 0.0, 1.0, 0.0]; expected a name and a finite number",
         hook="log_rollout_data",
     ),
-    quiet(
+    refused(
         "the other metrics thrown away",
         only_its_own,
         "log-rollout-metrics",
-        "it took the metric 'raw_reward' out of what is logged",
+        "log_rollout_data removed the metric 'raw_reward', which is not its own",
         hook="log_rollout_data",
     ),
     quiet(
@@ -309,11 +309,11 @@ WRONG = (
         "path function zoo.others:shortens: log_rollout_data changed what it was shown: sample 3 (group 1): response 'cut off' -> 'cut'",
         hook="log_rollout_data",
     ),
-    quiet(
+    refused(
         "a summary returned to the log",
         summary,
         "log-eval-result",
-        "log_eval_rollout_data returned {'held-out': 4}, and anything but None or False takes the built-in log away",
+        "log_eval_rollout_data returned a dict; expected True (to skip the built-in log), False or None",
         hook="log_eval_rollout_data",
     ),
     quiet(
@@ -323,11 +323,11 @@ WRONG = (
         f"raised ValueError: max() arg is an empty sequence (others.py:{best_of_none.__code__.co_firstlineno + 2})",
         hook="log_eval_rollout_data",
     ),
-    quiet(
+    refused(
         "a text as a metric",
         examples,
         "log-eval-metrics",
-        "metric 'example' is '0'; expected a finite number",
+        "log_eval_rollout_data has the metric 'example' = str '0'; expected a name and a finite number",
         hook="log_eval_rollout_data",
     ),
     quiet(
@@ -349,6 +349,7 @@ WRONG = (
         "masks over prompt and response",
         mask_over_all_tokens,
         "train-data-result",
+        "path function zoo.others:mask_over_all_tokens: convert_samples_to_train_data: "
         "sample 0: loss_mask has 6 entries for a response of 2 tokens",
         core="sample 0: loss_mask has 6 entries for a response of 2 tokens",
         hook="convert_samples_to_train_data",

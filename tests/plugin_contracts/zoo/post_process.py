@@ -63,10 +63,6 @@ def one_for_each_group(args, samples):
     return raw, shaped[:: args.n_samples_per_prompt]
 
 
-async def is_async(args, samples):
-    return mean_only(args, samples)
-
-
 def swapped(args, samples):
     raw, shaped = mean_only(args, samples)
     return shaped, raw
@@ -122,14 +118,13 @@ def quiet(name: str, target: Any, check: str, message: str, core: str | None = N
 
 
 WRONG = (
-    refused("one list instead of two", one_list, "post-process-result", "post_process_rewards returned list"),
+    refused("one list instead of two", one_list, "post-process-result", "post_process_rewards returned 12 values; expected a pair"),
     refused(
         "a number for each group",
         one_for_each_group,
         "post-process-result",
         "post_process_rewards: rewards has 3 entries, expected 12 (one per sample)",
     ),
-    refused("an async function, which nobody awaits", is_async, "post-process-result", "post_process_rewards returned coroutine"),
     quiet("shaped rewards first", swapped, "post-process-raw", "raw_rewards has -0.0625 for sample 0, whose reward is 0.5"),
     quiet(
         "a division by a spread of zero",
@@ -148,7 +143,7 @@ WRONG = (
         "NaN for a failed sample",
         nan_for_failed,
         "post-process-failed",
-        "path function zoo.post_process:nan_for_failed: post_process_rewards: rewards[1] is nan",
+        "path function zoo.post_process:nan_for_failed: post_process_rewards: rewards[1] is nan, for sample 1 (group 0)",
     ),
     quiet(
         "the values of a dict added up",

@@ -162,6 +162,11 @@ async def dict_of_groups(args, rollout_id, data_source, evaluation=False, engine
     return {"samples": await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)}
 
 
+async def text_metrics(args, rollout_id, data_source, evaluation=False, engine=None):
+    groups = await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)
+    return RolloutFnTrainOutput(groups, {"best": "yes" if groups[0][0].reward else "no"})
+
+
 # An evaluation that is not one
 
 
@@ -252,13 +257,13 @@ WRONG = (
         "a loss mask over prompt and response",
         mask_over_all_tokens,
         "rollout-train",
-        "group 0, sample 0: loss_mask has 6 entries for a response of 2 tokens",
+        "group 0: loss_mask of sample 0 (group 0) has 6 entries for a response of 2 tokens",
     ),
     refused(
         "response_length counts the prompt too",
         shifted_lengths,
         "rollout-train",
-        "group 0, sample 0: rollout_log_probs has 2 entries for a response of 6 tokens",
+        "group 0: rollout_log_probs of sample 0 (group 0) has 2 entries for a response of 6 tokens",
     ),
     refused("the best sample of a group, n times", sample_repeated, "rollout-train", "group 0: sample 0 appears twice in the rollout"),
     refused("log-probs on some samples only", half_the_log_probs, "rollout-train", "3 of 4 samples have rollout_log_probs"),
@@ -279,6 +284,12 @@ WRONG = (
         RememberedGroups,
         "rollout-train",
         "generate_rollout returned 4 groups, expected 2 (rollout_batch_size)",
+    ),
+    refused(
+        "a metric that is a text",
+        text_metrics,
+        "rollout-train",
+        "generate_rollout has the metric 'best' = str 'no'; expected a name and a finite number",
     ),
     refused(
         "a dict of its own",

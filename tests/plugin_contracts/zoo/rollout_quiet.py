@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-from vime.api import EngineError, RolloutFnTrainOutput, Sample, Status, hookimpl
+from vime.api import EngineError, Sample, Status, hookimpl
 from vime.rollout.vllm_rollout import generate_rollout_async
 from zoo.rollout import quiet, respond, respond_all
 
@@ -107,12 +107,6 @@ async def own_length(args, rollout_id, data_source, engine):
 
 
 @or_built_in
-async def text_metrics(args, rollout_id, data_source, engine):
-    groups = await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)
-    return RolloutFnTrainOutput(groups, {"best": max((s.response for group in groups for s in group), key=len)[:2]})
-
-
-@or_built_in
 async def writes_into_args(args, rollout_id, data_source, engine):
     args.apply_chat_template_kwargs["enable_thinking"] = False
     return await respond_all(args, data_source.get_samples(args.rollout_batch_size), engine)
@@ -203,7 +197,6 @@ WRONG = (
         "rollout-length",
         "sample 0 has 512 trained tokens, more than rollout_max_response_len (16)",
     ),
-    quiet("a metric that is a text", text_metrics, "rollout-metrics", "metric 'best' is ',2'; expected a finite number"),
     quiet(
         "a value inside args is changed",
         writes_into_args,

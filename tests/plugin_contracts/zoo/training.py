@@ -102,6 +102,11 @@ def reduced_already(total_lengths, response_lengths, loss_masks, calculate_per_t
     return sum(response_lengths)
 
 
+def mean_of_masked(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
+    count = sum((mask == 0).sum() for mask in loss_masks)
+    return lambda per_token: per_token.sum() / count
+
+
 def reduced_to_a_number(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
     return lambda per_token: per_token.detach().mean()
 
@@ -137,9 +142,17 @@ WRONG = (
     ),
     quiet("no returns", no_returns, "advantages-result", "compute_advantages set no rollout_data['returns']", hook="compute_advantages"),
     quiet("tokens changed", changes_tokens, "advantages-kept", "it changed rollout_data['tokens']", hook="compute_advantages"),
-    refused("a loss without metrics", loss_alone, "loss-result", "policy_loss returned Tensor", hook="policy_loss"),
+    refused(
+        "a loss without metrics", loss_alone, "loss-result", "policy_loss returned Tensor; expected a loss and a dict", hook="policy_loss"
+    ),
     quiet("an input changed in place", loss_in_place, "loss-result", "it changed its input advantages in place", hook="policy_loss"),
-    quiet("a loss without a gradient", loss_detached, "loss-finite", "the loss has no gradient", hook="policy_loss"),
+    refused(
+        "a loss without a gradient",
+        loss_detached,
+        "loss-result",
+        "policy_loss: loss has no gradient, so there is nothing to train on",
+        hook="policy_loss",
+    ),
     quiet(
         "the logarithm of what may be negative",
         loss_of_logs,
@@ -161,6 +174,25 @@ WRONG = (
         "the loss is nan where log-probs differ by 0 from the old ones",
         hook="importance_weights",
     ),
-    refused("a number instead of a function", reduced_already, "reducer-result", "pg_loss_reducer returned int", hook="pg_loss_reducer"),
-    quiet("a reduction without a gradient", reduced_to_a_number, "reducer-finite", "the loss has no gradient", hook="pg_loss_reducer"),
+    refused(
+        "a number instead of a function",
+        reduced_already,
+        "reducer-result",
+        "pg_loss_reducer returned int; expected a function",
+        hook="pg_loss_reducer",
+    ),
+    refused(
+        "a reduction without a gradient",
+        reduced_to_a_number,
+        "reducer-result",
+        "pg_loss_reducer: the reduced loss has no gradient, so there is nothing to train on",
+        hook="pg_loss_reducer",
+    ),
+    quiet(
+        "a mean over the tokens that are masked",
+        mean_of_masked,
+        "reducer-finite",
+        "the loss is inf where log-probs differ by 0 from the old ones",
+        hook="pg_loss_reducer",
+    ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from vime.api import Sample, Status, VimeError, rollouts
 from vime.config.run_config import RunConfig
 from vime.plugins.loading import describe
-from vime.plugins.paths import DATA_SOURCE_METHODS
+from vime.rollout.hook_guards import check_data_source
 from vime.testing.checks.base import Bench, Check, CheckFailed, CheckSkipped, fail, skip
 from vime.testing.checks.rollout_stage import stage_config
 
@@ -48,9 +48,7 @@ def methods(bench: Bench) -> None:
 
     def look(make: Callable[[], Any], config: RunConfig) -> None:
         source = make()
-        missing = [name for name in DATA_SOURCE_METHODS if not callable(getattr(source, name, None))]
-        if missing:
-            fail(f"make_data_source returned a {type(source).__name__} without {', '.join(missing)}", hint="return the data source itself")
+        check_data_source(bench.function().label, source)
         if not isinstance(len(source), int):  # pyright: ignore[reportUnnecessaryIsInstance]
             fail("__len__ does not give a number")
 

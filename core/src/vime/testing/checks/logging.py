@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Any
 
 from vime.api import Sample, Status
+from vime.rollout.hook_guards import check_log_answer, check_metrics
 from vime.rollout.unchanged import Snapshot
-from vime.testing.checks.base import Bench, Check, fail, skip
+from vime.testing.checks.base import Bench, Check, skip
 from vime.testing.checks.rollout_loop import drive
 from vime.testing.factories import finished_group, finished_sample
 
@@ -43,11 +42,7 @@ def _samples() -> list[Sample]:
 def log_result(bench: Bench) -> None:
     """It returns True to skip the built-in log, and None or False to keep it."""
     answer = _log(bench, _samples(), {"raw_reward": 0.5})
-    if answer is not None and not isinstance(answer, bool):
-        fail(
-            f"{bench.hook} returned {answer!r:.60}, and anything but None or False takes the built-in log away",
-            hint="add to the metrics in place and return nothing; return True to skip the built-in log",
-        )
+    check_log_answer(bench.function().label, bench.hook, answer)
 
 
 def log_empty(bench: Bench) -> None:
@@ -66,12 +61,7 @@ def log_metrics(bench: Bench) -> None:
         _log(bench, _samples(), metrics)
     except Exception:  # noqa: BLE001 - reported by the check of the result
         skip("it raises, see the check of its result")
-    for name, value in metrics.items():
-        number = value.item() if hasattr(value, "item") else value
-        if not isinstance(number, numbers.Real) or not math.isfinite(number):
-            fail(f"metric {name!r} is {value!r:.60}; expected a finite number", hint="it would be left out of the log")
-    if "raw_reward" not in metrics:
-        fail("it took the metric 'raw_reward' out of what is logged", hint="add to the metrics; return True to skip the built-in log")
+    check_metrics(bench.function().label, bench.hook, metrics, {"raw_reward": 0.5})
 
 
 def log_pure(bench: Bench) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -218,17 +216,6 @@ def _samples(bench: Bench, *, endless: bool = False) -> list[tuple[Sample, Stage
     return [(sample, stage) for group in result.groups for sample in group]
 
 
-def metrics(bench: Bench) -> None:
-    """Metrics are finite numbers by name."""
-    with Stage(bench, **working_options(bench)) as stage:
-        result = stage.train()
-    found: dict[str, Any] = dict(result.metrics)
-    for name, value in found.items():
-        number = value.item() if hasattr(value, "item") else value
-        if not isinstance(number, numbers.Real) or not math.isfinite(number):
-            fail(f"metric {name!r} is {value!r}; expected a finite number", hint="metrics that are no numbers are left out of the log")
-
-
 def arguments(bench: Bench) -> None:
     """The configuration stays as it is."""
     with Stage(bench, **working_options(bench)) as stage:
@@ -382,7 +369,6 @@ CHECKS: tuple[Check, ...] = (
     Check("rollout-log-probs", HOOK, log_probs),
     Check("rollout-status", HOOK, status),
     Check("rollout-length", HOOK, length),
-    Check("rollout-metrics", HOOK, metrics),
     Check("rollout-args", HOOK, arguments),
     Check("rollout-deterministic", HOOK, deterministic),
     Check("rollout-data-ends", HOOK, data_ends),

@@ -46,20 +46,6 @@ def run(*command: str | Path, cwd: Path, expect: int = 0, **env: str) -> subproc
 
 
 @pytest.fixture(scope="module")
-def uv() -> str:
-    found = os.environ.get("UV") or shutil.which("uv")
-    assert found, "uv is needed to build the wheels: pip install uv"
-    return found
-
-
-@pytest.fixture(scope="module")
-def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    run(uv, "build", "--all-packages", "--wheel", "--out-dir", folder, cwd=ROOT)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def installed(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The script folder of an environment that holds the wheels and what they require without extras."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
@@ -147,12 +133,6 @@ def printed_commands(section: str) -> str:
     found = re.search(rf"^## {section}$.*?^```bash\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert found, f"docs/install.md has no commands under {section!r}"
     return found[1]
-
-
-@pytest.fixture
-def as_printed(uv: str, wheels: Path) -> dict[str, str]:
-    """An environment in which `uv` is found by name and finds the wheels of this tree as if they were published."""
-    return {"PATH": f"{Path(uv).parent}{os.pathsep}{os.environ['PATH']}", "UV_FIND_LINKS": str(wheels)}
 
 
 def test_the_light_install_commands_work(as_printed: dict[str, str], tmp_path: Path) -> None:

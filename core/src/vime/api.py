@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vime.engine.base import Engine, SamplingParams, current_engine
+from vime.data.prompts import encode_prompt
+from vime.engine.base import Engine, HttpSession, SamplingParams, current_engine, http_session
 from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
 from vime.isolation import IsolatedPool, IsolatedTimeout
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
@@ -18,6 +19,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "Generation",
+    "HttpSession",
     "IsolatedPool",
     "IsolatedTimeout",
     "PluginError",
@@ -29,6 +31,8 @@ __all__ = [
     "Status",
     "VimeError",
     "current_engine",
+    "encode_prompt",
     "hookimpl",
+    "http_session",
     "rollouts",
 ]

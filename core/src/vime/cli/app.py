@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "train": "Train a model with the enabled plugins.",
     "eval": "Evaluate a model on the evaluation datasets.",
     "config": "Show the resolved configuration and where each value came from.",
-    "plugin": "List, show and explain plugins.",
+    "plugin": "List, show, explain, check and write plugins.",
 }
 _CONFIGURED: dict[tuple[str, ...], str] = {
     ("train",): "vime.cli.train:train_command",

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from vime.cli.check import check_plugin
 from vime.cli.help import ExplainCommand, ListCommand
+from vime.cli.new import new_plugin
 from vime.plugins.probe import TIMEOUT
 
-plugin_app = typer.Typer(name="plugin", help="List, show and explain plugins.", no_args_is_help=True)
+plugin_app = typer.Typer(name="plugin", help="List, show, explain, check and write plugins.", no_args_is_help=True)
 
 
 @plugin_app.callback()
@@ -38,3 +40,7 @@ def show_plugin(
 @plugin_app.command("explain", cls=ExplainCommand)
 def explain_plugins() -> None:
     """Show who is called by one training step, in order. Takes all flags of vime train and imports the plugins they name."""
+
+
+plugin_app.command("check")(check_plugin)
+plugin_app.command("new")(new_plugin)

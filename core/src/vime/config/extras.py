@@ -21,11 +21,16 @@ def require_training_extra(modules: Sequence[str] = TRAINING) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if not missing:
         return
-    extra = "gpu" if shutil.which("nvidia-smi") else "cpu"
+    extra = fitting_extra()
     raise MissingExtraError(
         f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings (pip install 'vime[{extra}]')",
         hint=f"run: {install_command(extra)}",
     )
+
+
+def fitting_extra() -> str:
+    """The extra that suits this machine: gpu or cpu."""
+    return "gpu" if shutil.which("nvidia-smi") else "cpu"
 
 
 def install_command(extra: str) -> str:

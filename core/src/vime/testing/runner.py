@@ -10,7 +10,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping, Sequence
+from concurrent.futures import thread as executors
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -53,17 +54,35 @@ def check(
 
     Raises PluginError where nothing answers to `target` or its hook cannot be told, ConfigError for check ids that do not exist.
     """
-    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog)
-    session = Session(
-        subject,
-        hooks=None if hook is None else (hook,),
-        cases=tuple(cases),
+    session = prepare(
+        target,
+        hook=hook,
+        settings=settings,
+        args=args,
+        cases=cases,
         deterministic=deterministic,
-        expected_failures=expected_failures or {},
+        expected_failures=expected_failures,
         only=only,
         timeout=timeout,
+        catalog=catalog,
     )
-    return Report(subject.target, [session.run(each) for each in session.checks])
+    return Report(session.subject.target, [session.run(each) for each in session.checks])
+
+
+def prepare(
+    target: Any,
+    *,
+    hook: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] | None = None,
+    catalog: Catalog | None = None,
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> Session:
+    """The checks of `target`, ready to be run one by one; arguments and errors are those of `check`."""
+    subject = find_subject(target, hook=hook, settings=settings, args=args, catalog=catalog, timeout=timeout)
+    given = {name: value for name, value in options.items() if value is not None}
+    return Session(subject, hooks=None if hook is None else (hook,), timeout=timeout, **given)
 
 
 @dataclass
@@ -78,18 +97,21 @@ class Session:
     expected_failures: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Collection[str] | None = None
     timeout: float = TIMEOUT
+    known: tuple[Check, ...] = ALL_CHECKS
+    """The checks to choose from."""
     checks: tuple[Check, ...] = ()
     """What there is to run, in order."""
     _refused: VimeError | None = None
     """Why the subject cannot be loaded; hook checks are skipped then."""
-    _hung: dict[str | None, str] = field(default_factory=dict[str | None, str])
+    hung: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """By hook, the check that did not end."""
 
     def __post_init__(self) -> None:
-        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in ALL_CHECKS])
+        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in self.known])
         wanted = self._implemented()
-        fitting = [each for each in ALL_CHECKS if each.hook in wanted and self.subject.kind in each.kinds]
-        self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
+        fitting = [each for each in self.known if each.hook in wanted and self.subject.kind in each.kinds]
+        if self._refused is None:
+            self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
         self.checks = tuple(each for each in fitting if self.only is None or each.id in self.only)
 
     def _implemented(self) -> set[str | None]:
@@ -98,7 +120,7 @@ class Session:
             implemented, error = _in_thread(self.subject.hooks, self.timeout, f"loading {self.subject.target}")
         if error is not None:
             self._refused = error if isinstance(error, VimeError) else PluginError(f"loading it raised {describe(error)}{_place(error)}")
-            return {None, *(self.hooks or self.subject.hooks_by_declaration())}
+            return {None, *(self.hooks or ()), *([self.subject.path_hook] if self.subject.path_hook else [])}
         missing = [hook for hook in self.hooks or () if hook not in implemented]
         if missing:
             raise PluginError(f"{self.subject.target} does not implement {missing[0]}", hint="it implements " + ", ".join(implemented))
@@ -124,15 +146,15 @@ class Session:
     def _run(self, each: Check) -> CheckResult:
         if each.hook is not None and self._refused is not None:
             return CheckResult(each.id, "skip", f"not run: {self._refused.message}", self._refused.hint or "")
-        if each.hook in self._hung:
-            return CheckResult(each.id, "skip", f"not run, because {self._hung[each.hook]} did not end")
+        if each.hook in self.hung:
+            return CheckResult(each.id, "skip", f"not run, because {self.hung[each.hook]} did not end")
         bench = Bench(self.subject, each.hook or "", self.cases, self.deterministic)
         with _aside() as output:
             _, error = _in_thread(lambda: each.run(bench), self.timeout, each.id)
             if error is None:
                 return CheckResult(each.id, "pass")
             if isinstance(error, _Hung):
-                self._hung[each.hook] = each.id
+                self.hung[each.hook] = each.id
             result = _ended(each, error)
             del error
             gc.collect()  # coroutines that were never awaited warn when they are collected: here, and not in somebody's tests
@@ -178,10 +200,20 @@ def _in_thread(work: Callable[[], Any], timeout: float, name: str) -> tuple[Any,
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit too; it is reported
             outcome.append((None, error))
 
+    waited_for = set(_executor_threads())
     thread = threading.Thread(target=target, name=f"vime-check {name}", daemon=True)
     thread.start()
     thread.join(timeout)
-    return outcome[0] if outcome else (None, _Hung(f"did not end within {timeout:g} s{_position(thread)}", hint=_MORE_TIME))
+    if outcome:
+        return outcome[0]
+    for left in set(_executor_threads()) - waited_for:
+        _executor_threads().pop(left, None)  # Python would wait for it when it exits, without end
+    return None, _Hung(f"did not end within {timeout:g} s{_position(thread)}", hint=_MORE_TIME)
+
+
+def _executor_threads() -> MutableMapping[threading.Thread, Any]:
+    """The threads of executors, which Python joins at its exit although they are daemons here, as their parents are."""
+    return getattr(executors, "_threads_queues", {})
 
 
 def _position(thread: threading.Thread) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from vime.testing.checks import data_source, generate, logging, post_process, rollout, training, training_data
+from vime.testing.checks import data_source, generate, logging, packaging, post_process, rollout, training, training_data
 from vime.testing.checks.base import Check
 
 ALL_CHECKS: tuple[Check, ...] = (
+    *packaging.CHECKS,
     *rollout.CHECKS,
     *generate.CHECKS,
     *data_source.CHECKS,

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction, PluginManager
     from vime.testing.subject import Subject
 
-SubjectKind = Literal["package", "object", "path"]
-"""An installed plugin, a plugin module or class that was handed over, or a function by path."""
-EVERY_KIND: frozenset[SubjectKind] = frozenset({"package", "object", "path"})
+SubjectKind = Literal["package", "object", "path", "function"]
+"""An installed plugin, a plugin module or class, a function by path, or a function that was handed over."""
+EVERY_KIND: frozenset[SubjectKind] = frozenset({"package", "object", "path", "function"})
 
 
 class CheckFailed(Exception):

@@ -6,9 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from zoo import generate as loud
-from zoo import generate_quiet
-from zoo.base import Wrong, unbroken
 
 from vime.errors import VimeError
 from vime.testing.checks import generate
@@ -16,6 +13,9 @@ from vime.testing.checks.base import Bench
 from vime.testing.checks.rollout_stage import Stage
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
+from zoo import generate as loud
+from zoo import generate_quiet
+from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 

@@ -6,15 +6,15 @@ import re
 from typing import Any
 
 import pytest
-from zoo import others
-from zoo import training as inside
-from zoo.base import Wrong, unbroken
 
 from vime.errors import VimeError
 from vime.testing.checks import data_source, logging, training, training_data
 from vime.testing.checks.base import Bench
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
+from zoo import others
+from zoo import training as inside
+from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 

@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from zoo import post_process as zoo
-from zoo.base import Wrong, unbroken
 
 from vime.errors import VimeError
 from vime.testing.checks import post_process
 from vime.testing.checks.base import Bench
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
+from zoo import post_process as zoo
+from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 

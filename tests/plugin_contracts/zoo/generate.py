@@ -81,7 +81,12 @@ class Judged:
         return sample
 
 
-SOUND = (plain, with_calculator, two_agents, Judged)
+def runs_a_loop(args, sample, sampling_params, engine=None):
+    """Synchronous: it has a thread to itself."""
+    return asyncio.run(plain(args, sample, sampling_params, engine))
+
+
+SOUND = (plain, with_calculator, two_agents, Judged, runs_a_loop)
 
 
 # A sample that the run refuses
@@ -134,10 +139,6 @@ async def rewards_of_siblings_differ(args, sample, sampling_params, engine=None)
     siblings = await two_agents(args, sample, sampling_params, engine=engine)
     siblings[0].reward, siblings[1].reward = 0.0, 1.0
     return siblings
-
-
-def runs_a_loop(args, sample, sampling_params, engine=None):
-    return asyncio.run(plain(args, sample, sampling_params, engine))
 
 
 async def training_only(args, sample, sampling_params, evaluation=False, engine=None):
@@ -210,13 +211,6 @@ WRONG = (
         "the samples of rollout 0 (group 0) have different rewards: [0.0, 1.0]",
         core="have different rewards: [0.0, 1.0]",
         also=("generate-evaluation",),
-    ),
-    quiet(
-        "a synchronous function with a loop of its own",
-        runs_a_loop,
-        "generate-train",
-        "raised RuntimeError: asyncio.run() cannot be called from a running event loop "
-        f"(generate.py:{runs_a_loop.__code__.co_firstlineno + 1})",
     ),
     refused(
         "evaluations are left out",

@@ -348,6 +348,8 @@ def blocking(bench: Bench) -> None:
 def cancellation(bench: Bench) -> None:
     """When the run is interrupted, it ends at once and leaves no request and no task behind."""
     with Stage(bench, rows=usable_rows(bench), latency=60.0) as stage:
+        if not stage.function.is_async:
+            skip("it is synchronous: it runs in a thread, which cannot be cancelled")
         if not drive(cancelled(_generate(stage, fresh_sample(stage.rows[0])), lambda: stage.engine.in_flight, "custom_generate")):
             skip("it asks nothing of the engine")
 

@@ -29,6 +29,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # whoever stops waiting cannot take the place of the result any more
 
         def work() -> None:
             try:

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from vime.testing.checks import data_source, generate, logging, packaging, post_process, rollout, training, training_data
+from vime.testing.checks import (
+    all_samples,
+    buffer_filter,
+    data_source,
+    filters,
+    generate,
+    logging,
+    packaging,
+    post_process,
+    reward,
+    rollout,
+    sample_filter,
+    sample_hook,
+    shape_reward,
+    training,
+    training_data,
+)
 from vime.testing.checks.base import Check
 
 ALL_CHECKS: tuple[Check, ...] = (
     *packaging.CHECKS,
+    *data_source.CHECKS,
     *rollout.CHECKS,
     *generate.CHECKS,
-    *data_source.CHECKS,
-    *post_process.CHECKS,
+    *sample_hook.CHECKS,
+    *reward.CHECKS,
+    *shape_reward.CHECKS,
+    *filters.CHECKS,
+    *sample_filter.CHECKS,
+    *buffer_filter.CHECKS,
+    *all_samples.CHECKS,
     *logging.CHECKS,
+    *post_process.CHECKS,
     *training_data.CHECKS,
     *training.CHECKS,
 )

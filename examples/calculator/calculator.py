@@ -49,8 +49,8 @@ class Calculator:
             params["max_new_tokens"] = room
             if calls < self.settings.max_calls:
                 params["stop"] = [*(sampling_params.get("stop") or []), self.settings.close]
-            if params.get("seed") is not None:
-                params["seed"] += calls  # the turns of one answer are drawn independently
+            seed = sampling_params.get("seed")
+            params["seed"] = None if seed is None else seed + calls  # the turns of one answer are drawn independently
             turn = await engine.generate(sample.tokens, params)
             text = tokenizer.decode(turn.token_ids)
             sample.append_response_tokens(

@@ -242,7 +242,7 @@ class Bench:
         return [
             ("generate_rollout, training", rollout),
             ("generate_rollout, evaluation", lambda: normalise_eval_output("x", data)),
-            ("make_data_source, get_samples", lambda: check_fetched("x", groups, GROUPS, GROUP_SIZE, set())),
+            ("make_data_source, get_samples", lambda: check_fetched("x", groups, GROUPS, GROUP_SIZE, {})),
         ]
 
 

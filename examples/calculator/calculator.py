@@ -44,7 +44,8 @@ class Calculator:
         tokenizer = engine.tokenizer
         sample.tokens = sample.tokens or encode_prompt(tokenizer, sample.prompt)
         calls = 0
-        while (room := sampling_params["max_new_tokens"] - sample.response_length) > 0:
+        limit = sampling_params.get("max_new_tokens", args.rollout_max_response_len)
+        while (room := limit - sample.response_length) > 0:
             params = SamplingParams(**sampling_params)
             params["max_new_tokens"] = room
             if calls < self.settings.max_calls:

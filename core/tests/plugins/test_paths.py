@@ -73,6 +73,20 @@ def tis_some(args, *, pg_loss, **kwargs):
 def tis_positional(a, b, c, d, e):
     return b, c, d, e
 
+def tis_with_lengths(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, **kwargs):
+    return total_lengths, response_lengths, kwargs
+
+def tis_of_all_names(args, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths):
+    return pg_loss, loss_masks, response_lengths
+
+def tis_in_another_order(args, rollout_log_probs, train_log_probs, pg_loss, clip=2.0, **kwargs):
+    return pg_loss, train_log_probs, rollout_log_probs
+
+def tis_of_kwargs(**kwargs):
+    return sorted(kwargs)
+
+def tis_of_more(args, pg_loss, train_log_probs, rollout_log_probs, loss_masks, cp_rank): ...
+
 def log(rollout_id, args, samples, rollout_extra_metrics, rollout_time):
     return rollout_id, args, rollout_time
 
@@ -116,7 +130,7 @@ def pkg(install):
 RM = {"args": "ARGS", "sample": "SAMPLE", "samples": None}
 GEN = {"args": 1, "sample": 2, "sampling_params": 3, "evaluation": True, "engine": "ENGINE"}
 ROLLOUT = {"args": 1, "rollout_id": 7, "data_source": "DATA", "evaluation": True, "engine": "ENGINE"}
-TIS = {"args": 1, "pg_loss": 2, "train_log_probs": 3, "rollout_log_probs": 4, "loss_masks": 5}
+TIS = {"args": 1, "pg_loss": 2, "train_log_probs": 3, "rollout_log_probs": 4, "loss_masks": 5, "total_lengths": 6, "response_lengths": 7}
 HOOK = {"args": 1, "sample": 2, "rollout_id": 3, "evaluation": True}
 CALLS = [
     ("custom_rm", "rm", RM, ("ARGS", "SAMPLE", {})),
@@ -134,9 +148,13 @@ CALLS = [
     ("generate_rollout", "rollout_kwargs", ROLLOUT, {"evaluation": True}),
     ("rollout_sample_hook", "hook", HOOK, (3, True)),
     ("rollout_sample_hook", "rm", HOOK, (1, 2, {"rollout_id": 3, "evaluation": True})),
-    ("importance_weights", "tis", TIS, (2, 3, 4, 5, {})),
-    ("importance_weights", "tis_some", TIS, (2, ["loss_masks", "rollout_log_probs", "train_log_probs"])),
+    ("importance_weights", "tis", TIS, (2, 3, 4, 5, {"total_lengths": 6, "response_lengths": 7})),
+    ("importance_weights", "tis_some", TIS, (2, sorted(TIS.keys() - {"args", "pg_loss"}))),
     ("importance_weights", "tis_positional", TIS, (2, 3, 4, 5)),
+    ("importance_weights", "tis_with_lengths", TIS, (6, 7, {})),
+    ("importance_weights", "tis_of_all_names", TIS, (2, 5, 7)),
+    ("importance_weights", "tis_in_another_order", TIS, (2, 3, 4)),
+    ("importance_weights", "tis_of_kwargs", TIS, sorted(TIS)),
     (
         "log_rollout_data",
         "log",
@@ -259,13 +277,19 @@ WRONG = [
         "importing zoo_pkg.needs raised ModuleNotFoundError: No module named 'zoo_missing_dependency'",
         "install",
     ),
-    ("custom_rm", "zoo_pkg.deep.fns.CONSTANT", "it is a int and cannot be called", "name a function"),
+    ("custom_rm", "zoo_pkg.deep.fns.CONSTANT", "it is of the type int, which cannot be called", "name a function"),
     ("custom_rm", "zoo_pkg.deep.fns.Holder", "it is a class", "--custom-rm-path calls it with (args, sample)"),
     (
         "custom_rm",
         "zoo_pkg.deep.fns.too_few",
         "it takes 1 positional argument, and gets 2",
         "--custom-rm-path calls it with (args, sample)",
+    ),
+    (
+        "importance_weights",
+        "zoo_pkg.deep.fns.tis_of_more",
+        "it needs the argument 'cp_rank', which is not passed",
+        "calls it with (args, pg_loss, train_log_probs, rollout_log_probs, loss_masks), and total_lengths, response_lengths by keyword",
     ),
     ("custom_rm", "zoo_pkg.deep.fns.too_many", "it needs the argument 'model', which is not passed", "give 'model' a default"),
     ("custom_rm", "zoo_pkg.deep.fns.keyword_only", "it needs the argument 'model', which is not passed", "give 'model' a default"),

@@ -8,6 +8,7 @@ from vime.isolation import IsolatedPool, IsolatedTimeout
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
 from vime.plugins.hookspecs import hookimpl
 from vime.plugins.settings import Settings
+from vime.rollout.built_in import generate_rollout, generate_rollout_async
 from vime.sample import Sample, Status, rollouts
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "Status",
     "VimeError",
     "current_engine",
+    "generate_rollout",
+    "generate_rollout_async",
     "hookimpl",
     "rollouts",
 ]

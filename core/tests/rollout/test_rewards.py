@@ -1,7 +1,9 @@
 """Rewards: who scores, what is refused, what a failure costs, where functions run."""
 
 import asyncio
+import inspect
 import threading
+import time
 
 import pytest
 
@@ -543,6 +545,37 @@ def test_case_b2_threads_that_hang_cost_their_own_samples_only():
     assert errors(scorer) == {"reward_errors/toy/timeout": 4.0}
     assert score(scorer, group_of("a", "b", "c")) == [1.0] * 3
     hang.set()
+
+
+@pytest.mark.parametrize("loop_is_closed", [True, False])
+def test_a_coroutine_that_comes_after_the_limit_is_closed(loop_is_closed):
+    go = threading.Event()
+    coroutines = []
+
+    async def answer():
+        return 1.0
+
+    def custom_rm(self, sample):
+        go.wait(60)
+        coroutines.append(answer())
+        return coroutines[0]
+
+    async def scenario():
+        await scorer_of(plugin(custom_rm), reward_timeout=0.05, on_reward_error="drop").score([sample()])
+        if not loop_is_closed:
+            go.set()
+            while not is_closed():
+                await asyncio.sleep(0.01)
+
+    def is_closed():
+        return bool(coroutines) and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    go.set()
+    deadline = time.monotonic() + 10
+    while not is_closed() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_closed()
 
 
 def test_the_time_of_rewards_counts_what_overlaps_once(monkeypatch):

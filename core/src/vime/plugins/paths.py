@@ -20,7 +20,7 @@ from vime.errors import PluginError, VimeError
 from vime.plugins.discovery import missing_module, nearest
 from vime.plugins.function import HookFunction, HookTimes
 from vime.plugins.hookspecs import HOOKS, HookSpecInfo
-from vime.plugins.loading import TRACEBACK_HINT, describe, import_reporting, members
+from vime.plugins.loading import TRACEBACK_HINT, describe, import_reporting, members, name_here
 from vime.plugins.reference import HookReference
 from vime.plugins.validation import check_function, is_marked, refuse_generator
 
@@ -79,9 +79,15 @@ def resolve_path(path: str, label: str) -> Any:
 
 def _resolve_dotted(path: str, label: str) -> Any:
     """`pkg.mod.fn` or `pkg.mod.Class.method`: the longest part that is a module is imported, the rest are attributes."""
+    file, _, in_file = path.rpartition(".py.")
+    if file and Path(f"{file}.py").is_file():
+        here = f"{file}.py" if "/" in file else f"./{file}.py"
+        raise PluginError(f"{label}: {file}.py is a file, whose function stands after a colon", hint=f"did you mean {here}:{in_file}?")
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise PluginError(f"{label}: {path!r} is not a path to a function", hint=FORMS)
+    if parts[0] == "slime" and missing_module("slime") is not None:
+        raise PluginError(f"{label}: there is no module 'slime'", hint=name_here(path))
     module = _import(parts[0], label)
     rest = parts[1:]
     while rest:
@@ -112,7 +118,8 @@ def _import(name: str, label: str) -> types.ModuleType:
         raise PluginError(f"{label}: there is no module {missing!r}; {parent} is a module, not a package", hint=FORMS)
     modules = [found.name for found in pkgutil.iter_modules(package.__path__)]
     raise PluginError(
-        f"{label}: there is no module {missing!r}; {parent} has {', '.join(modules) or 'no modules'}", hint=_near_hint(last, modules)
+        f"{label}: there is no module {missing!r}; {parent} has {', '.join(modules) or 'no modules'}",
+        hint=_near_hint(last.replace("sglang", "vllm"), modules),
     )
 
 

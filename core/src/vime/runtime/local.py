@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data
 from vime.errors import EngineError
-from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
 from vime.rollout.data_source import DataSource, RolloutDataSource
@@ -88,6 +87,7 @@ class LocalRuntime:
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
         resume = find_resume_point(config)
+        differences = resume.compare_plugins(config, plugins) if resume is not None else []
         quiet_third_parties()
         console = Console(config)
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
@@ -101,18 +101,20 @@ class LocalRuntime:
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
-            run._build(resume, train=train)
+            run._build(resume, differences, train=train)
             yield run
         finally:
             run._close()
 
-    def _build(self, resume: ResumePoint | None, *, train: bool) -> None:
+    def _build(self, resume: ResumePoint | None, differences: list[str], *, train: bool) -> None:
         config, console = self.config, self.console
         model_path = str(resume.path) if resume is not None else config.hf_checkpoint
         assert model_path is not None
         console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
         for path, problem in resume.passed_over.items() if resume is not None else ():
             console.warn(f"{path} is passed over: {problem}")
+        for difference in differences:
+            console.warn(difference)
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
         with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
@@ -361,9 +363,6 @@ class LocalRuntime:
 
     def _restore(self, resume: ResumePoint) -> None:
         manifest = resume.manifest
-        ignored = self.config.ignore_plugin_lock
-        for warning in [] if ignored else compare_locks(manifest["lock"], self.plugins.lock()):
-            self.console.warn(warning)
         self.rollout_id = manifest["rollout_id"]
         if self.trainer is not None:
             self.trainer.load(str(resume.path))
@@ -371,7 +370,7 @@ class LocalRuntime:
             self.source.load(self.rollout_id)
         elif self.source is not None:
             self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
-        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=ignored)
+        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=self.config.ignore_plugin_lock)
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
         self.console.start_scores(self.first_scores)
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():

@@ -121,6 +121,7 @@ def pkg(install):
             "zoo_pkg/deep/__init__.py": "",
             "zoo_pkg/deep/fns.py": SOURCE,
             "zoo_pkg/broken.py": "raise SystemExit('not today')",
+            "zoo_pkg/of_slime.py": "raise ModuleNotFoundError(\"No module named 'slime'\", name='slime.utils.types')",
             "zoo_pkg/needs.py": "import zoo_missing_dependency",
         },
     )
@@ -236,7 +237,12 @@ def test_a_data_source_is_a_class(pkg):
 
 WRONG = [
     ("custom_rm", "zoo_nothing.rm", "there is no module 'zoo_nothing'", "run from the directory that holds zoo_nothing"),
-    ("custom_rm", "zoo_pkg.depe.fns.rm", "there is no module 'zoo_pkg.depe'; zoo_pkg has broken, deep, needs", "did you mean 'deep'?"),
+    (
+        "custom_rm",
+        "zoo_pkg.depe.fns.rm",
+        "there is no module 'zoo_pkg.depe'; zoo_pkg has broken, deep, needs, of_slime",
+        "did you mean 'deep'?",
+    ),
     ("custom_rm", "zoo_pkg.deep.fsn:rm", "there is no module 'zoo_pkg.deep.fsn'; zoo_pkg.deep has fns", "did you mean 'fns'?"),
     (
         "custom_rm",
@@ -253,6 +259,11 @@ WRONG = [
     ("custom_rm", "zoo_pkg.deep.fns.Holder.stat", "zoo_pkg.deep.fns.Holder has no 'stat'; it offers static", "did you mean 'static'?"),
     ("custom_rm", "zoo_pkg.deep", "zoo_pkg.deep is a module", "name a function in it"),
     ("custom_rm", "zoo_pkg.deep.fns", "zoo_pkg.deep.fns is a module", "zoo_pkg.deep.fns.rm"),
+    ("custom_rm", "rewards.py.rm", "rewards.py is a file, whose function stands after a colon", "did you mean ./rewards.py:rm?"),
+    ("custom_rm", "./rewards.py.rm", "./rewards.py is a file, whose function stands after a colon", "did you mean ./rewards.py:rm?"),
+    ("custom_rm", "slime.rollout.sglang_rollout.rm", "there is no module 'slime'", "write vime.rollout.vllm_rollout.rm in place of"),
+    ("generate_rollout", "vime.rollout.sglang_rollout.f", "there is no module 'vime.rollout.sglang_rollout'", "mean 'vllm_rollout'?"),
+    ("custom_rm", "zoo_pkg.of_slime.rm", "No module named 'slime'", "write vime.utils.types in place of slime.utils.types"),
     ("custom_rm", "rm", "'rm' is not a path to a function", "write pkg.module.function, pkg.module:function or ./file.py:function"),
     ("custom_rm", "", "'' is not a path to a function", "write"),
     ("custom_rm", "zoo pkg.rm", "'zoo pkg.rm' is not a path to a function", "write"),

@@ -294,6 +294,12 @@ def test_rm_type_that_nobody_answers_to_has_the_line_that_helps():
         scorer_of(constant(1), eval_datasets=[dataset])
 
 
+def test_the_generate_function_of_an_evaluation_dataset_is_looked_for_at_start():
+    dataset = EvalDatasetConfig(name="held-out", path="x", custom_generate_function_path="nosuch_module.generate")
+    with pytest.raises(PluginError, match=r"--custom-generate-function-path nosuch_module\.generate: there is no module 'nosuch_module'"):
+        scorer_of(constant(1), eval_datasets=[dataset])
+
+
 def test_a_group_reward_needs_group_rm():
     def custom_rm(self, samples): ...
 
@@ -560,21 +566,20 @@ def test_a_coroutine_that_comes_after_the_limit_is_closed(loop_is_closed):
         coroutines.append(answer())
         return coroutines[0]
 
+    def is_closed():
+        go.set()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if coroutines and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED:
+                return True
+            time.sleep(0.01)
+        return False
+
     async def scenario():
         await scorer_of(plugin(custom_rm), reward_timeout=0.05, on_reward_error="drop").score([sample()])
-        if not loop_is_closed:
-            go.set()
-            while not is_closed():
-                await asyncio.sleep(0.01)
+        return loop_is_closed or await asyncio.to_thread(is_closed)
 
-    def is_closed():
-        return bool(coroutines) and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED
-
-    asyncio.run(asyncio.wait_for(scenario(), 10))
-    go.set()
-    deadline = time.monotonic() + 10
-    while not is_closed() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert asyncio.run(scenario())
     assert is_closed()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vime.engine.base import Engine, SamplingParams, current_engine
+from vime.data.prompts import encode_prompt
+from vime.engine.base import Engine, HttpSession, SamplingParams, current_engine, http_session
 from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
 from vime.isolation import IsolatedPool, IsolatedTimeout
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
@@ -19,6 +20,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "Generation",
+    "HttpSession",
     "IsolatedPool",
     "IsolatedTimeout",
     "PluginError",
@@ -30,8 +32,10 @@ __all__ = [
     "Status",
     "VimeError",
     "current_engine",
+    "encode_prompt",
     "generate_rollout",
     "generate_rollout_async",
     "hookimpl",
+    "http_session",
     "rollouts",
 ]

@@ -66,7 +66,7 @@ def test_survives_pickling_and_a_dump() -> None:
         ({"loss_type": "sft_loss", "n_samples_per_prompt": 2}, {"n_samples_per_prompt": 2}),
         ({"calculate_per_token_loss": True}, {"loss_aggregation": "token"}),
         ({"loss_aggregation": "token"}, {"calculate_per_token_loss": True}),
-        ({"load_debug_rollout_data": "a.parquet"}, {"debug_train_only": True}),
+        ({"load_debug_rollout_data": "{rollout_id}.parquet"}, {"debug_train_only": True}),
     ],
 )
 def test_what_follows(given: dict[str, object], derived: dict[str, object]) -> None:
@@ -98,7 +98,7 @@ def test_what_follows(given: dict[str, object], derived: dict[str, object]) -> N
         ({"min_lr": 1.0}, "--min-lr is 1, above --lr 1e-06"),
         ({"custom_loss_function_path": "a.b"}, "--custom-loss-function-path is set, but --loss-type is policy_loss"),
         ({"debug_train_only": True}, "--debug-train-only has no engine, and no rollouts to train on"),
-        ({"debug_rollout_only": True, "load_debug_rollout_data": "a"}, "--debug-rollout-only leaves out the trainer"),
+        ({"debug_rollout_only": True, "load_debug_rollout_data": "{rollout_id}.parquet"}, "--debug-rollout-only leaves out the trainer"),
         ({"pipeline": "async"}, "--pipeline async needs engines beside the trainer"),
         ({"engines": 2}, "--engines 2 needs several processes"),
         ({"calculate_per_token_loss": True, "loss_aggregation": "constant"}, "--calculate-per-token-loss and --loss-aggregation constant"),

@@ -235,7 +235,7 @@ def test_no_reward_is_needed_where_a_plugin_makes_the_rollouts():
 
     for claim in (generate_rollout, custom_generate):
         scorer_of(plugin(claim))
-    scorer_of(load_debug_rollout_data="rollouts.parquet")
+    scorer_of(load_debug_rollout_data="{rollout_id}.parquet")
     with pytest.raises(ConfigError, match=r"sample 0 .* no enabled plugin scores samples"):
         score(scorer_of(plugin(custom_generate)), [sample()])
 

@@ -1,10 +1,11 @@
 """The fake engine keeps the promises of the engine protocol."""
 
 import asyncio
+import inspect
 
 import pytest
 
-from vime.engine.base import Engine
+from vime.engine.base import Engine, TrainableEngine
 from vime.errors import EngineError
 from vime.testing import FakeEngine, FakeTokenizer
 
@@ -17,6 +18,23 @@ def run(engine, prompt, session_id=None, **params):
 
 def test_it_is_an_engine():
     assert isinstance(FakeEngine(), Engine)
+
+
+MEMBERS = [name for base in (Engine, TrainableEngine) for name in [*vars(base), *base.__annotations__] if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", sorted(set(MEMBERS)))
+def test_every_member_of_the_protocol_has_the_same_signature(name):
+    engine, declared = FakeEngine(), getattr(TrainableEngine, name, None)
+    assert hasattr(engine, name)
+    if inspect.isfunction(declared):
+        own = getattr(FakeEngine, name)
+        assert inspect.signature(own) == inspect.signature(declared)
+        assert inspect.iscoroutinefunction(own) == inspect.iscoroutinefunction(declared)
+
+
+def test_the_protocol_has_the_members_that_are_compared():
+    assert {"generate", "abort", "score", "tokenizer", "weight_version", "max_model_len"} <= set(MEMBERS)
 
 
 def test_a_dict_policy_answers_by_text_or_ids():
@@ -132,6 +150,31 @@ def test_weights_versions_sleep_and_stats():
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         run(engine, "x")
+
+
+def test_a_request_is_kept_as_it_came():
+    engine = FakeEngine(policy={"x": "y"})
+    params = {"max_new_tokens": 4}
+    asyncio.run(engine.generate(engine.tokenizer.encode("x"), params, session_id="s"))
+    params["max_new_tokens"] = 5
+    assert [(request.sampling_params, request.session_id) for request in engine.requests] == [({"max_new_tokens": 4}, "s")]
+
+
+def test_a_cancelled_request_is_no_longer_running():
+    async def scenario(engine):
+        task = asyncio.ensure_future(engine.generate([5], {"max_new_tokens": 10}))
+        await asyncio.sleep(0.01)
+        assert engine.running == 1
+        task.cancel()
+        await asyncio.wait([task])
+
+    engine = FakeEngine(latency=3600.0)
+    asyncio.run(scenario(engine))
+    assert engine.running == 0
+
+
+def test_stats_are_the_counters_of_the_protocol():
+    assert set(FakeEngine().stats()) == {"prompt_tokens", "cached_tokens", "generated_tokens", "busy_seconds"}
 
 
 @pytest.mark.parametrize(("prompt", "message"), [([], "no tokens"), ([500], "outside the vocabulary of 128")])

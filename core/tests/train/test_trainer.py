@@ -96,6 +96,15 @@ def test_no_split_into_micro_batches_changes_the_gradient(make_trainer, make_con
         torch.testing.assert_close(split[name], gradient, atol=2e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_token_that_the_model_does_not_have_names_its_sample(make_trainer, make_config, make_groups, token):
+    config = make_config()
+    groups = make_groups()
+    groups[1][0].tokens[0] = token
+    with pytest.raises(TrainerError, match=rf"sample {groups[1][0].index} holds token {token}, and the model has \d+ tokens"):
+        make_trainer(config).train(build_train_batch(config, None, groups))
+
+
 def test_removed_samples_are_as_if_they_were_not_there(make_trainer, make_config, make_groups):
     config = make_config(advantage_estimator="reinforce_plus_plus", entropy_coef=0.1, use_kl_loss=True, kl_loss_coef=0.1, clip_grad=0.0)
     groups = make_groups()

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -69,11 +68,7 @@ def check_plugin(
         report = _run(session, terminal, None if as_json else _printer(terminal.out), start)
         if as_json:
             terminal.out.write(json.dumps(report.to_json(), indent=2) + "\n")
-        code = 0 if report.passed else 1
-        if session.hung and terminal.is_real and any(not each.daemon for each in _others()):
-            terminal.out.flush()
-            os._exit(code)  # a hook that hangs in an executor would be waited for without end
-    return code
+    return 0 if report.passed else 1
 
 
 def _run(session: Session, terminal: _Terminal, printer: _Printer | None, start: float) -> Report:
@@ -219,8 +214,6 @@ class _Terminal:
     """Where results go, while everything else that the process writes goes into a file."""
 
     out: TextIO
-    is_real: bool
-    """Whether `out` is the process's own stdout."""
     stray: Path
 
     _read: int = 0
@@ -243,25 +236,24 @@ def _own_terminal() -> Generator[_Terminal]:
     with tempfile.TemporaryDirectory(prefix="vime-check-") as folder:
         stray = Path(folder) / "output"
         saved = os.dup(1), os.dup(2)
-        out, is_real = original, False
+        out: TextIO = original
         with contextlib.suppress(OSError, ValueError):
             if original.fileno() == 1:
-                out, is_real = os.fdopen(os.dup(saved[0]), "w", encoding=original.encoding, errors=original.errors), True
+                out = os.fdopen(os.dup(saved[0]), "w", encoding=original.encoding, errors=original.errors)
+        examples = os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", folder)  # and not a folder where the command is run
         with stray.open("ab") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         try:
-            yield _Terminal(out, is_real, stray)
+            yield _Terminal(out, stray)
         finally:
-            if is_real:
+            if examples == folder:
+                del os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]
+            if out is not original:
                 out.close()
             for number, copy in zip((1, 2), saved, strict=True):
                 os.dup2(copy, number)
                 os.close(copy)
-
-
-def _others() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each is not threading.main_thread()]
 
 
 def _settings(assignments: Sequence[str], target: str) -> dict[str, Any]:

@@ -99,11 +99,6 @@ _NOT_YET: dict[str, Callable[[Any], bool]] = {
     "trainer_ranks": lambda value: value != 1,
     "engines": lambda value: value != 1,
     "engine_tp": lambda value: value != 1,
-    "serve_engine": lambda value: value is not None,
-    "debug_rollout_only": bool,
-    "load_debug_rollout_data": bool,
-    "debug_train_only": bool,
-    "save_debug_rollout_data": bool,
     "rm_url": bool,
     "advantage_estimator": lambda value: value == "ppo",
     "lambd": lambda value: value != RunConfig.model_fields["lambd"].default,
@@ -123,5 +118,5 @@ def refuse_unsupported(values: Mapping[str, Any]) -> None:
     for field, asks in _NOT_YET.items():
         if field in values and asks(values[field]):
             value = values[field]
-            shown = "" if isinstance(value, bool) or field == "serve_engine" else f" {value}"
+            shown = "" if isinstance(value, bool) else f" {value}"
             raise ConfigError(f"{flag_of(field)}{shown} is not available yet", hint="leave it out")

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
 
 
+ROLLOUT_PLACEHOLDER = "{rollout_id}"
+"""What stands for the number of a rollout in the paths of --save-debug-rollout-data and --load-debug-rollout-data."""
+
+
 def derive(config: RunConfig) -> dict[str, Any]:
     """The values of fields that the user left open and that others decide."""
     derived: dict[str, Any] = {}
@@ -120,12 +124,22 @@ def _refuse_modes(config: RunConfig) -> None:
         raise ConfigError("--debug-rollout-only leaves out the trainer and --debug-train-only the engine", hint="keep one of them")
     if config.debug_train_only and config.load_debug_rollout_data is None:
         raise ConfigError("--debug-train-only has no engine, and no rollouts to train on", hint="add --load-debug-rollout-data FILE")
+    for field in ("save_debug_rollout_data", "load_debug_rollout_data"):
+        _refuse_template(flag_of(field), getattr(config, field))
     if config.pipeline == "async" and config.runtime == "local":
         raise ConfigError("--pipeline async needs engines beside the trainer", hint="add --runtime ray")
     if config.runtime == "local":
         for field in ("trainer_ranks", "engines", "engine_tp"):
             if getattr(config, field) != 1:
                 raise ConfigError(f"{flag_of(field)} {getattr(config, field)} needs several processes", hint="add --runtime ray")
+
+
+def _refuse_template(flag: str, template: str | None) -> None:
+    example = f"debug/{ROLLOUT_PLACEHOLDER}.parquet"
+    if template is not None and ROLLOUT_PLACEHOLDER not in template:
+        raise ConfigError(f"{flag} {template}: every rollout would have the same file", hint=f"put its number into the name: {example}")
+    if template is not None and not template.endswith(".parquet"):
+        raise ConfigError(f"{flag} {template}: rollouts are parquet files", hint=f"end the name in .parquet: {example}")
 
 
 def warnings_about(config: RunConfig) -> list[str]:
@@ -145,6 +159,8 @@ def warnings_about(config: RunConfig) -> list[str]:
         doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
+    if config.debug_train_only and config.eval_datasets:
+        doubts.append("there is no evaluation with --debug-train-only: nothing generates")
     if config.eps_clip_high is not None and config.eps_clip_high < config.eps_clip:
         doubts.append(f"eps_clip_high {config.eps_clip_high:g} is below eps_clip {config.eps_clip:g}: the range is tighter upwards")
     if config.num_rollout is not None and config.num_epoch is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
+from vime.errors import ConfigError
 from vime.outputs import Generation
 
 
@@ -76,6 +78,29 @@ class TrainableEngine(Engine, Protocol):
     def close(self) -> None: ...
 
 
+class HttpSession(Protocol):
+    """One rollout of an agent that speaks HTTP (--serve-engine)."""
+
+    base_url: str
+    """Where an OpenAI client of this rollout goes: OpenAI(base_url=session.base_url, api_key="none")."""
+    session_id: str
+    aborted: bool
+    """Whether the rollout ended while the agent was at work."""
+
+    def samples(self) -> list[Any]:
+        """The session's conversations as samples, with the engine's own tokens and log-probs; siblings where there are several.
+
+        Raises ContractError where the agent has sent no request.
+        """
+        ...
+
+
+class HttpSessions(Protocol):
+    """What opens them."""
+
+    def session(self, sample: Any, sampling_params: SamplingParams) -> AbstractContextManager[HttpSession]: ...
+
+
 _current_engine: ContextVar[Engine | None] = ContextVar("vime_current_engine", default=None)
 
 
@@ -87,6 +112,26 @@ def current_engine() -> Engine:
     return engine
 
 
-def set_current_engine(engine: Engine | None) -> None:
-    """Make `engine` what `current_engine()` returns in this context. Called by the runtime only."""
+_current_endpoint: ContextVar[HttpSessions | None] = ContextVar("vime_current_endpoint", default=None)
+
+
+def http_session(sample: Any, sampling_params: SamplingParams) -> AbstractContextManager[HttpSession]:
+    """A session of the HTTP endpoint for this sample, for use in custom_generate:
+
+        with http_session(sample, sampling_params) as session:
+            await run_my_agent(base_url=session.base_url)
+        return session.samples()
+
+    An exception of the agent that comes from the end of the rollout (`session.aborted`) ends the block quietly. Raises
+    ConfigError where the run has no endpoint.
+    """
+    endpoint = _current_endpoint.get()
+    if endpoint is None:
+        raise ConfigError("http_session was called in a run without an HTTP endpoint", hint="switch it on: --serve-engine")
+    return endpoint.session(sample, sampling_params)
+
+
+def set_current_engine(engine: Engine | None, endpoint: HttpSessions | None = None) -> None:
+    """Make these what `current_engine()` and `http_session()` find in this context. Called by the runtime only."""
     _current_engine.set(engine)
+    _current_endpoint.set(endpoint)

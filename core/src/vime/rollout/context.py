@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
-    from vime.engine.base import TrainableEngine
+    from vime.engine.base import HttpSessions, TrainableEngine
     from vime.plugins.manager import PluginManager
     from vime.rollout.rewards import RewardScorer
 
@@ -25,3 +25,5 @@ class RolloutContext:
     plugins: PluginManager
     scorer: RewardScorer
     deterministic: bool
+    endpoint: HttpSessions | None = None
+    """The HTTP endpoint in front of the engine, under --serve-engine."""

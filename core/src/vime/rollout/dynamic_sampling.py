@@ -84,7 +84,7 @@ class DynamicSampling:
         self.bound = config.dynamic_sampling_max_rounds * max(self.target, self.wave)
         self.collected = Collected()
         self.running: deque[tuple[list[Sample], asyncio.Task[GroupResult]]] = deque()
-        self.seen: set[int] = set()
+        self.seen: dict[int, Sample] = {}
         """Every sample that was fetched, by identity; the groups above keep them alive."""
         self.exhausted = False
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime.data.prompts import encode_prompt
 from vime.engine.base import SamplingParams
 from vime.errors import ContractError, EngineDeadError, EngineError
 from vime.rollout.hook_guards import Place, check_distinct, check_generated
@@ -121,13 +123,6 @@ class GroupResult:
         return self.group
 
 
-def encode_prompt(tokenizer: Any, prompt: str | list[dict[str, Any]]) -> list[int]:
-    """Token ids of a prompt: a string as it stands, chat messages through the tokenizer's chat template."""
-    if isinstance(prompt, str):
-        return list(tokenizer.encode(prompt, add_special_tokens=False))
-    return list(tokenizer.apply_chat_template(prompt, tokenize=True, add_generation_prompt=True, return_dict=False))
-
-
 async def default_generate(context: RolloutContext, sample: Sample, sampling_params: SamplingParams) -> Sample:
     """Continue one sample on the engine: from its prompt, or from the response tokens that it already has."""
     tokenizer = context.engine.tokenizer
@@ -194,10 +189,19 @@ async def generate_sample(
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
     place = Place.of(sample)
+    arguments = {
+        "args": context.config,
+        "sample": sample,
+        "sampling_params": dict(sampling_params),
+        "evaluation": evaluation,
+        "engine": context.engine,
+    }
     with watched(context.config, function):
-        result = await function.acall(
-            args=context.config, sample=sample, sampling_params=dict(sampling_params), evaluation=evaluation, engine=context.engine
-        )
+        if function.is_async:
+            result = await function.acall(**arguments)
+        else:  # it may block on its agent, so it gets a thread
+            result = await asyncio.to_thread(function.call, **arguments)
+            result = await result if inspect.isawaitable(result) else result
     return check_generated(function.label, place, result)
 
 

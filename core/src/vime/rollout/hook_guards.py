@@ -372,10 +372,10 @@ def check_data_source(who: str, source: Any) -> None:
         )
 
 
-def check_fetched(who: str, groups: Any, asked: int, group_size: int, seen: set[int]) -> None:
+def check_fetched(who: str, groups: Any, asked: int, group_size: int, seen: dict[int, Sample]) -> None:
     """What get_samples returned: at most `asked` groups of `group_size` rollouts, no Sample object twice.
 
-    `seen` has the samples of earlier calls for the same rollout, by identity; those of this call are added.
+    `seen` holds the samples of earlier calls for the same rollout by id (held, so that no id is given anew); those of this call are added.
     """
     name = f"{who}: get_samples({asked})"
     if not isinstance(groups, list | tuple):
@@ -403,4 +403,4 @@ def check_fetched(who: str, groups: Any, asked: int, group_size: int, seen: set[
                 raise ContractError(
                     f"{name} handed out {where(sample)} twice in one rollout", hint="make new Sample objects, and hand out each once"
                 )
-            seen.add(id(sample))
+            seen[id(sample)] = sample

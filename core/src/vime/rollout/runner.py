@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -56,8 +57,9 @@ class RolloutRunner:
     def __init__(self, context: RolloutContext, built_in: VllmRollout) -> None:
         self.context, self.built_in = context, built_in
 
-    async def train(self, rollout_id: int) -> Rollout:
-        """Make the training batch of this rollout and pass it through the batch hooks."""
+    async def train(self, rollout_id: int, progress: Callable[[Collected], None] | None = None) -> Rollout:
+        """Make the training batch of this rollout and pass it through the batch hooks. `progress` sees each group that is judged."""
+        self.built_in.progress = progress
         try:
             return await self._train(rollout_id)
         except Exception as error:
@@ -66,7 +68,7 @@ class RolloutRunner:
 
     async def _train(self, rollout_id: int) -> Rollout:
         config = self.context.config
-        set_current_engine(self.context.engine)
+        set_current_engine(self.context.engine, self.context.endpoint)
         started = time.perf_counter()
         self.built_in.last = None
         function = self._claimed(evaluation=False)
@@ -114,7 +116,7 @@ class RolloutRunner:
 
     async def _evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         config = self.context.config
-        set_current_engine(self.context.engine)
+        set_current_engine(self.context.engine, self.context.endpoint)
         self.context.scorer.take_metrics()  # what is left of a rollout that was interrupted
         function = self._claimed(evaluation=True)
         who = "the built-in evaluation" if function is None else function.label

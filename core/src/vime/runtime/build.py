@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from vime.data.dataset import load_dataset
 from vime.rollout.data_source import DataSource, RolloutDataSourceWithBuffer
+from vime.rollout.debug_data import count_rollouts
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.hook_guards import check_data_source
 from vime.rollout.unchanged import watched
@@ -14,6 +18,9 @@ from vime.rollout.unchanged import watched
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import PluginManager
+
+HOOK_THREADS = 128
+"""Synchronous rollout and generate functions that may block at the same time."""
 
 
 def build_data_source(config: RunConfig, plugins: PluginManager, tokenizer: Any) -> DataSource:
@@ -53,6 +60,22 @@ def build_eval_datasets(config: RunConfig, tokenizer: Any) -> list[EvalDataset]:
     ]
 
 
+def concurrent_requests(config: RunConfig, datasets: Sequence[EvalDataset]) -> int:
+    """The most requests that a rollout or an evaluation has in flight at once."""
+    wave = (config.over_sampling_batch_size or config.rollout_batch_size) * config.n_samples_per_prompt
+    return max(wave, sum(len(dataset.rows) * (dataset.config.n_samples_per_eval_prompt or 1) for dataset in datasets))
+
+
+def planned_rollouts(config: RunConfig, source: DataSource | None) -> int:
+    """The rollouts of a training run: as configured, as many as were saved, or those of its epochs."""
+    if config.num_rollout is not None:
+        return config.num_rollout
+    if config.load_debug_rollout_data is not None:
+        return count_rollouts(config.load_debug_rollout_data)
+    assert source is not None
+    return max(1, len(source) * (config.num_epoch or 1) // config.rollout_batch_size)
+
+
 def engine_dtype(config: RunConfig, model_path: str, trainer: Any) -> str:
     """The engine's number format: as configured, else the trainer's, or the one that a trainer would have."""
     if config.engine_dtype != "auto":
@@ -66,6 +89,13 @@ def engine_dtype(config: RunConfig, model_path: str, trainer: Any) -> str:
         return str(trainer.dtype).removeprefix("torch.")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return str(resolve_train_dtype(config.train_dtype, count_parameters(model_path), device)).removeprefix("torch.")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of a run, with threads enough for its synchronous rollout and generate functions, which may block."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(HOOK_THREADS, "vime-hook"))
+    return loop
 
 
 def seed_everything(seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -17,12 +18,23 @@ from vime.errors import EngineError
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
 from vime.rollout.data_source import DataSource, RolloutDataSource
+from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, save_rollout
 from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
+from vime.rollout.generate import train_sampling_params
+from vime.rollout.http.server import HttpEndpoint, address_of, open_port
 from vime.rollout.rewards import RewardScorer
-from vime.rollout.runner import Rollout, RolloutRunner
+from vime.rollout.runner import RolloutRunner
 from vime.rollout.vllm_rollout import VllmRollout
-from vime.runtime.build import build_data_source, build_eval_datasets, engine_dtype, seed_everything
+from vime.runtime.build import (
+    build_data_source,
+    build_eval_datasets,
+    concurrent_requests,
+    engine_dtype,
+    new_event_loop,
+    planned_rollouts,
+    seed_everything,
+)
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
@@ -57,15 +69,16 @@ class LocalRuntime:
     ) -> None:
         self.config, self.console, self.run_dir, self.tracker = config, console, run_dir, tracker
         self.plugins, self.interrupts, self.started = plugins, interrupts, started
-        self.event_loop = asyncio.new_event_loop()
+        self.event_loop = new_event_loop()
         self.engine: TrainableEngine | None = None
         self.trainer: DeepSpeedTrainer | None = None
         self.weight_sync: WeightSync | None = None
+        self.endpoint: HttpEndpoint | None = None
         self.source: DataSource | None = None
         self.tokenizer: Any = None
         self.datasets: list[EvalDataset] = []
         self.scorer: RewardScorer
-        self.runner: RolloutRunner
+        self.runner: RolloutRunner | SavedRollouts
         self.rollout_id = 0
         self.num_rollout = 0
         self.evaluated_at: int | None = None
@@ -84,8 +97,13 @@ class LocalRuntime:
         started = time.perf_counter()
         config = resolved.config
         plugins = PluginManager.load(config)
+        listener = None
+        if config.serve_engine is not None:
+            listener = open_port(config.serve_engine)
+            config = config.model_copy(update=address_of(listener))
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
+        check_saved_rollouts(config)
         resume = find_resume_point(config)
         differences = resume.compare_plugins(config, plugins) if resume is not None else []
         quiet_third_parties()
@@ -98,23 +116,23 @@ class LocalRuntime:
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
+        for difference in differences:
+            console.warn(difference)
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
-            run._build(resume, differences, train=train)
+            run._build(resume, listener, train=train)
             yield run
         finally:
             run._close()
 
-    def _build(self, resume: ResumePoint | None, differences: list[str], *, train: bool) -> None:
+    def _build(self, resume: ResumePoint | None, listener: socket.socket | None, *, train: bool) -> None:
         config, console = self.config, self.console
         model_path = str(resume.path) if resume is not None else config.hf_checkpoint
         assert model_path is not None
         console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
         for path, problem in resume.passed_over.items() if resume is not None else ():
             console.warn(f"{path} is passed over: {problem}")
-        for difference in differences:
-            console.warn(difference)
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
         with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
@@ -129,11 +147,11 @@ class LocalRuntime:
                 from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
         with console.phase("reading the data"):
-            self.source = build_data_source(config, self.plugins, tokenizer) if train else None
-            self.datasets = build_eval_datasets(config, tokenizer)
-        self.num_rollout = self._planned_rollouts() if train else 0
+            self.source = build_data_source(config, self.plugins, tokenizer) if train and not config.debug_train_only else None
+            self.datasets = [] if config.debug_train_only else build_eval_datasets(config, tokenizer)
+        self.num_rollout = planned_rollouts(config, self.source) if train else 0
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
-        if train:
+        if train and not config.debug_rollout_only:
             with console.phase("starting the trainer"):
                 self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins)
         if self._needs_engine:
@@ -145,12 +163,19 @@ class LocalRuntime:
                     model_path,
                     dtype=engine_dtype(config, model_path, self.trainer),
                     deterministic=deterministic,
-                    concurrency=self._concurrency(),
+                    concurrency=concurrent_requests(config, self.datasets),
                 )
             if self.trainer is not None:
                 self.weight_sync = WeightSync(config, self.trainer, self.engine)
-        context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic)  # type: ignore[arg-type]
-        self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
+        if config.debug_train_only:
+            self.runner = SavedRollouts(config)
+        else:
+            if listener is not None and self.engine is not None:
+                self.endpoint = HttpEndpoint(self.engine, self.event_loop, train_sampling_params(config), listener)
+                self.endpoint.start()
+                console.info(f"the engine also answers at {self.endpoint.url}/v1")
+            context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic, self.endpoint)  # type: ignore[arg-type]
+            self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
         if resume is not None:
             self._restore(resume)
         self._boundary = self._state()
@@ -159,22 +184,11 @@ class LocalRuntime:
 
     @property
     def _needs_engine(self) -> bool:
-        return self.config.loss_type != "sft_loss" or bool(self.datasets)
-
-    def _concurrency(self) -> int:
-        config = self.config
-        wave = (config.over_sampling_batch_size or config.rollout_batch_size) * config.n_samples_per_prompt
-        evaluation = sum(len(dataset.rows) * (dataset.config.n_samples_per_eval_prompt or 1) for dataset in self.datasets)
-        return max(wave, evaluation)
-
-    def _planned_rollouts(self) -> int:
-        config = self.config
-        if config.num_rollout is not None:
-            return config.num_rollout
-        assert self.source is not None
-        return max(1, len(self.source) * (config.num_epoch or 1) // config.rollout_batch_size)
+        return not self.config.debug_train_only and (self.config.loss_type != "sft_loss" or bool(self.datasets))
 
     def _close(self) -> None:
+        if self.endpoint is not None:
+            self.endpoint.close()
         self._settle_event_loop()
         self.scorer.close()
         if self.engine is not None:
@@ -245,15 +259,9 @@ class LocalRuntime:
         self._step = Step(self.rollout_id)
         started = time.perf_counter()
         yield self._step
-        elapsed = time.perf_counter() - started
-        step = self._step
-        # Rewards overlap with generation; only what they add beyond it would show as overhead.
-        busy = step.engine_seconds + step.seconds.get("train", 0.0) + step.seconds.get("sync", 0.0)
-        perf = {f"{part}_time": seconds for part, seconds in step.seconds.items()}
-        perf |= {"step_time": elapsed, "overhead_fraction": max(0.0, 1.0 - busy / elapsed) if elapsed else 0.0}
-        self._log("perf", perf)
+        self._log("perf", self._step.perf_metrics(time.perf_counter() - started))
         self._log("hooks", self.plugins.take_timings())
-        self.console.step(self.rollout_id + 1, self.num_rollout, step.metrics)
+        self.console.step(self.rollout_id + 1, self.num_rollout, self._step.metrics)
         self.rollout_id += 1
         self._boundary = self._state()
 
@@ -269,8 +277,7 @@ class LocalRuntime:
             def show(collected: Collected) -> None:
                 progress.update(len(collected.kept), collected.drop_reasons)
 
-            self.runner.built_in.progress = show
-            rollout: Rollout = self._run(self.runner.train(self.rollout_id))
+            rollout = self._run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
         self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
@@ -281,16 +288,19 @@ class LocalRuntime:
             if stats.get("prompt_tokens"):
                 metrics["prefix_cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
         self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
+        if self.config.save_debug_rollout_data is not None:
+            save_rollout(self.config.save_debug_rollout_data, self.rollout_id, rollout.groups)
         if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
             self.tracker.log_samples(self.rollout_id, "train", rollout.groups, rollout.dropped)
         return rollout.groups
 
     def train(self, groups: list[list[Any]]) -> None:
-        """Turn the groups into a batch and take the optimizer steps of this rollout."""
+        """Turn the groups into a batch and take the optimizer steps of this rollout; with --debug-rollout-only there are none."""
         from vime.train.batch import build_train_batch
 
         self.interrupts.check()
-        assert self.trainer is not None
+        if self.trainer is None:
+            return
         batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
@@ -306,6 +316,7 @@ class LocalRuntime:
 
     def evaluate(self) -> None:
         """Evaluate all datasets and log the scores."""
+        assert isinstance(self.runner, RolloutRunner), "there is an engine where there are datasets"
         with self.console.phase("evaluating"):
             output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
@@ -343,8 +354,10 @@ class LocalRuntime:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
         self._forget_later_metrics()
         self.save()
-        path = self.run_dir.checkpoints / f"step_{self.saved_at}"
-        self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts; saved {path}; go on with --load auto")
+        saved = "; nothing to save without a trainer"
+        if self.saved_at is not None:
+            saved = f"; saved {self.run_dir.checkpoints / f'step_{self.saved_at}'}; go on with --load auto"
+        self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts{saved}")
 
     # --- state --------------------------------------------------------------------------------------------------
 

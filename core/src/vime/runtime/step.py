@@ -24,3 +24,12 @@ class Step:
             yield
         finally:
             self.seconds[part] = time.perf_counter() - started
+
+    def perf_metrics(self, elapsed: float) -> dict[str, float]:
+        """Seconds by part, and the share of the whole that was neither an engine step, nor training, nor a sync.
+
+        Rewards overlap with generation; only what they add beyond it shows in that share.
+        """
+        busy = self.engine_seconds + self.seconds.get("train", 0.0) + self.seconds.get("sync", 0.0)
+        times = {f"{part}_time": seconds for part, seconds in self.seconds.items()}
+        return {**times, "step_time": elapsed, "overhead_fraction": max(0.0, 1.0 - busy / elapsed) if elapsed else 0.0}

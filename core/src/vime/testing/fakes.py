@@ -174,10 +174,15 @@ class FakeEngine:
     def weight_version(self) -> int:
         return self._version
 
+    @property
+    def running(self) -> int:
+        """How many requests have not been answered: 0 once a rollout that was cancelled has cleaned up."""
+        return len(self._running)
+
     async def generate(self, token_ids: Sequence[int], sampling_params: SamplingParams, *, session_id: str | None = None) -> Generation:
         prompt = list(token_ids)
         self._check_request(prompt)
-        request = FakeRequest(prompt, sampling_params, session_id)
+        request = FakeRequest(prompt, sampling_params.copy(), session_id)
         self.requests.append(request)
         attempt = self._asked.get(tuple(prompt), 0)
         self._asked[tuple(prompt)] = attempt + 1
@@ -309,4 +314,4 @@ class FakeEngine:
 
     @staticmethod
     def _zero_counters() -> dict[str, float]:
-        return {"prompt_tokens": 0.0, "generated_tokens": 0.0, "prefix_cache_hits": 0.0, "prefix_cache_queries": 0.0}
+        return {"prompt_tokens": 0.0, "cached_tokens": 0.0, "generated_tokens": 0.0, "busy_seconds": 0.0}

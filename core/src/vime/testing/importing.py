@@ -1,4 +1,4 @@
-"""Import a plugin in a process of its own and say what that did: `python -m vime.testing.importing`.
+"""Import a plugin in a process of its own and say what that did.
 
 A module that ends its process, loads torch or patches `random` does so there, and not in the process that checks it.
 """
@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import json
+import contextlib
 import logging
 import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.errors import PluginError
+from vime.errors import VimeError
+from vime.plugins.child import Announce, Call, call_in_child
 
 HEAVY = ("torch", "vllm", "deepspeed", "ray")
 """What an entry module may not load: `vime plugin list --probe` and the help pages would wait for it."""
@@ -36,7 +36,7 @@ _FROM_IMPORT = ("_find_and_load_unlocked", "_find_and_load")
 class Imported:
     """What importing one target in a new interpreter showed."""
 
-    error: PluginError | None = None
+    error: VimeError | None = None
     """Why it cannot be imported."""
     unknown: bool = False
     """Whether the error is that nothing is there, rather than that what is there fails."""
@@ -54,81 +54,71 @@ class Imported:
 
 def import_alone(target: str, label: str, *, is_path: bool, timeout: float) -> Imported:
     """Import the entry-point target or path `target` in a new interpreter with this one's sys.path."""
-    with tempfile.TemporaryDirectory(prefix="vime-import-") as folder:
-        answer = Path(folder) / "answer.json"
-        order = json.dumps({"target": target, "label": label, "is_path": is_path, "sys_path": sys.path, "answer": str(answer)})
-        command = [sys.executable, "-P", "-m", "vime.testing.importing", order]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            return Imported(
-                PluginError(f"{label}: importing it does not end within {timeout:g} s", hint="move what it waits for into a hook")
-            )
-        if not answer.is_file():
-            return Imported(
-                PluginError(f"{label}: importing it ended the process ({_end_of(done)})", hint="a module must only define things")
-            )
-        found = json.loads(answer.read_text(encoding="utf-8"))
-    error = PluginError(found["error"][0], hint=found["error"][1]) if found["error"] else None
+    asked = {"target": target, "label": label, "is_path": is_path, "sys_path": list(sys.path)}
+    outcome = call_in_child(Call("vime.testing.importing:look", asked, label), timeout=timeout)
+    if outcome.error is not None:
+        # A module that raises is reported as "importing X raised ..."; every other error is about what is not there.
+        error = outcome.error
+        if ": importing it " in error.message:  # it hung or ended its process: the hint is for its author here, and not for its user
+            error.hint = "a module that is imported only defines things; --timeout SECONDS gives it more time"
+        return Imported(error, unknown=": importing " not in error.message)
+    found = outcome.value
     return Imported(
-        error,
-        found["unknown"],
-        tuple(found["heavy"]),
-        tuple(found["effects"]),
-        done.stdout,
-        found["busy_seconds"],
-        found["idle_seconds"],
+        heavy=tuple(found["heavy"]),
+        effects=tuple(found["effects"]),
+        printed=found["printed"],
+        busy_seconds=found["busy_seconds"],
+        idle_seconds=found["idle_seconds"],
     )
 
 
-def _end_of(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        return f"signal {signal.Signals(-done.returncode).name}"
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    return f"exit code {done.returncode}" + (f", {last}" if last else "")
+def look(asked: dict[str, Any], announce: Announce) -> dict[str, Any]:
+    """The child's side: imports, and returns what that did. Raises PluginError for what cannot be imported."""
+    import vime.api
+    import vime.plugins.paths
 
-
-def main(order: str) -> None:
-    """The child's side: imports, and writes what it saw as JSON. Ends without running what the plugin left for the exit."""
-    asked = json.loads(order)
+    assert vime.api and vime.plugins.paths  # imported here, so that their time is not the plugin's
+    announce(asked["label"])
     sys.path[:] = asked["sys_path"]
-    import vime.api  # what every plugin imports: its time is not the plugin's
-
-    assert vime.api
-    watch = _HeavyWatch(asked["target"])
+    own = _Own(asked["target"])
+    watch, seeded = _HeavyWatch(own), _watch_seed(own)
     sys.meta_path.insert(0, watch)
-    before, clock = _state(), _Clock()
-    error, unknown = _load(asked)
-    busy, idle = clock.read()
-    effects = _effects(before, _state())
-    answer = {
-        "error": error and [error.message, error.hint],
-        "unknown": unknown,
-        "heavy": watch.found,
-        "effects": effects,
-        "busy_seconds": busy,
-        "idle_seconds": idle,
-    }
-    sys.__stdout__.flush() if sys.__stdout__ is not None else None
-    Path(asked["answer"]).write_text(json.dumps(answer), encoding="utf-8")
-    os._exit(0)
+    with _stdout_aside() as printed:
+        before, clock = _state(), _Clock()
+        _load(asked)
+        busy, idle = clock.read()
+        effects = _effects(before, _state()) + seeded
+    return {"heavy": watch.found, "effects": effects, "printed": printed[0], "busy_seconds": busy, "idle_seconds": idle}
 
 
-def _load(asked: dict[str, Any]) -> tuple[PluginError | None, bool]:
+def _load(asked: dict[str, Any]) -> None:
     from vime.plugins.loading import load_target
     from vime.plugins.paths import resolve_path
 
-    try:
-        if asked["is_path"]:
-            resolve_path(asked["target"], asked["label"])
-        else:
-            load_target(asked["target"], asked["label"])
-    except PluginError as error:
-        # A module that raises is reported as "importing X raised ..."; every other error is about what is not there.
-        return error, ": importing " not in error.message
-    return None, False
+    if asked["is_path"]:
+        resolve_path(asked["target"], asked["label"])
+    else:
+        load_target(asked["target"], asked["label"])
+
+
+@contextlib.contextmanager
+def _stdout_aside() -> Generator[list[str]]:
+    """Send what the process writes to stdout to a file; yields a list that has it as its only item afterwards."""
+    printed: list[str] = []
+    saved = os.dup(1)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            yield printed
+        finally:
+            streams: tuple[Any, ...] = (sys.stdout, sys.__stdout__)
+            for stream in streams:
+                with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or replaced
+                    stream.flush()
+            os.dup2(saved, 1)
+            os.close(saved)
+            file.seek(0)
+            printed.append(file.read().decode(errors="replace"))
 
 
 class _Clock:
@@ -154,31 +144,56 @@ def _in_line() -> float:
         return 0.0
 
 
-class _HeavyWatch:
-    """First in sys.meta_path: notes who imports a heavy library, also where it is not installed and the plugin goes on without."""
+class _Own:
+    """Which code is the plugin's own: that of its file, or of the package that its entry point is in."""
 
     def __init__(self, target: str) -> None:
-        self.found: list[str] = []
-        self._seen: set[str] = set()
         file = target.rpartition(":")[0]
         self._file = Path(file).resolve() if file.endswith(".py") else None
         self._package = target.partition(":")[0].partition(".")[0]
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None) -> None:
-        if name in HEAVY and name not in self._seen and sys._getframe(2).f_code.co_name in _FROM_IMPORT:  # pyright: ignore[reportPrivateUsage]
-            self._seen.add(name)
-            self.found.append(name + self._line())
+    def has(self, frame: types.FrameType) -> bool:
+        """Whether this frame runs the plugin's own code."""
+        if self._file is not None:
+            return Path(frame.f_code.co_filename) == self._file
+        return str(frame.f_globals.get("__name__", "")).partition(".")[0] == self._package
 
-    def _line(self) -> str:
-        """` in file.py:3`: the innermost line of the plugin itself on the way here."""
-        frame: types.FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    def line(self, frame: types.FrameType | None) -> str:
+        """` in file.py:3`: the innermost line of the plugin on the way to `frame`."""
         while frame is not None:
-            file = Path(frame.f_code.co_filename)
-            of_package = str(frame.f_globals.get("__name__", "")).partition(".")[0] == self._package
-            if file == self._file or (self._file is None and of_package):
-                return f" in {file.name}:{frame.f_lineno}"
+            if self.has(frame):
+                return f" in {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+
+class _HeavyWatch:
+    """First in sys.meta_path: notes who imports a heavy library, also where it is not installed and the plugin goes on without."""
+
+    def __init__(self, own: _Own) -> None:
+        self.found: list[str] = []
+        self._own = own
+        self._seen: set[str] = set()
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None) -> None:
+        caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        if name in HEAVY and name not in self._seen and caller.f_code.co_name in _FROM_IMPORT:
+            self._seen.add(name)
+            self.found.append(name + self._own.line(caller))
+
+
+def _watch_seed(own: _Own) -> list[str]:
+    """Note when the plugin itself seeds `random`. Libraries draw from it and seed it at import too, which is not the plugin's doing."""
+    found: list[str] = []
+    seed = random.seed
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        if own.has(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            found.append("seeds the random numbers of the module `random`")
+        seed(*args, **kwargs)
+
+    random.seed = watched
+    return found
 
 
 def _state() -> dict[str, Any]:
@@ -188,7 +203,6 @@ def _state() -> dict[str, Any]:
         "directory": str(Path.cwd()),
         "signals": {each.name: signal.getsignal(each) for each in signal.Signals if each not in (signal.SIGKILL, signal.SIGSTOP)},
         "logging": (list(logging.root.handlers), logging.root.level, logging.root.manager.disable),
-        "random": random.getstate(),
         "ignores all": any(rule[0] == "ignore" and rule[1] is None and rule[2] is Warning and rule[3] is None for rule in warnings.filters),
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "streams": (id(sys.stdout), id(sys.stderr), id(sys.excepthook)),
@@ -217,7 +231,6 @@ _SAYINGS: dict[str, Callable[[Any, Any], list[str]]] = {
     "directory": lambda old, new: [f"changes the working directory to {new}"],
     "signals": lambda old, new: [f"replaces the handler of {name}" for name in _changed(old, new)],
     "logging": lambda old, new: ["configures the root logger"],
-    "random": lambda old, new: ["seeds or uses the random numbers of the module `random`"],
     "ignores all": lambda old, new: ["silences all warnings"],
     "builtins": lambda old, new: [f"replaces the builtin {name}" for name in _changed(old, new)],
     "streams": lambda old, new: ["replaces sys.stdout, sys.stderr or sys.excepthook"],
@@ -227,7 +240,3 @@ _SAYINGS: dict[str, Callable[[Any, Any], list[str]]] = {
     "threads": lambda old, new: [f"starts the thread {name}" for name in new if name not in old],
 }
 """What to say about a difference between two states, by key."""
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

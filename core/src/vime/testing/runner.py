@@ -10,7 +10,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping, Sequence
+from concurrent.futures import thread as executors
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -96,6 +97,8 @@ class Session:
     expected_failures: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Collection[str] | None = None
     timeout: float = TIMEOUT
+    known: tuple[Check, ...] = ALL_CHECKS
+    """The checks to choose from."""
     checks: tuple[Check, ...] = ()
     """What there is to run, in order."""
     _refused: VimeError | None = None
@@ -104,10 +107,11 @@ class Session:
     """By hook, the check that did not end."""
 
     def __post_init__(self) -> None:
-        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in ALL_CHECKS])
+        self._refuse_unknown([*self.expected_failures, *(self.only or ())], [each.id for each in self.known])
         wanted = self._implemented()
-        fitting = [each for each in ALL_CHECKS if each.hook in wanted and self.subject.kind in each.kinds]
-        self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
+        fitting = [each for each in self.known if each.hook in wanted and self.subject.kind in each.kinds]
+        if self._refused is None:
+            self._refuse_unknown(list(self.expected_failures), [each.id for each in fitting])
         self.checks = tuple(each for each in fitting if self.only is None or each.id in self.only)
 
     def _implemented(self) -> set[str | None]:
@@ -196,10 +200,20 @@ def _in_thread(work: Callable[[], Any], timeout: float, name: str) -> tuple[Any,
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit too; it is reported
             outcome.append((None, error))
 
+    waited_for = set(_executor_threads())
     thread = threading.Thread(target=target, name=f"vime-check {name}", daemon=True)
     thread.start()
     thread.join(timeout)
-    return outcome[0] if outcome else (None, _Hung(f"did not end within {timeout:g} s{_position(thread)}", hint=_MORE_TIME))
+    if outcome:
+        return outcome[0]
+    for left in set(_executor_threads()) - waited_for:
+        _executor_threads().pop(left, None)  # Python would wait for it when it exits, without end
+    return None, _Hung(f"did not end within {timeout:g} s{_position(thread)}", hint=_MORE_TIME)
+
+
+def _executor_threads() -> MutableMapping[threading.Thread, Any]:
+    """The threads of executors, which Python joins at its exit although they are daemons here, as their parents are."""
+    return getattr(executors, "_threads_queues", {})
 
 
 def _position(thread: threading.Thread) -> str:

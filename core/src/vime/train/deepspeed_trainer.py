@@ -97,6 +97,7 @@ class DeepSpeedTrainer:
             raise
 
     def _train(self, batch: TrainBatch, verify: Callable[[], object] | None) -> dict[str, float]:
+        self._refuse_foreign_tokens(batch)
         rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
         tally = Tally(self.ranks, self.device)
@@ -115,6 +116,16 @@ class DeepSpeedTrainer:
             "stale_samples": sum(not row.is_current for row in rows),
         }
         return tally.metrics() | {name: float(value) for name, value in counts.items()}
+
+    def _refuse_foreign_tokens(self, batch: TrainBatch) -> None:
+        """Rollouts may come from elsewhere (a saved file, a plugin's own tokenizer): an id beyond the embedding names its sample."""
+        for index, tokens in enumerate(batch.tokens):
+            if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
+                foreign = next(token for token in tokens if not 0 <= token < self.vocab_size)
+                raise TrainerError(
+                    f"sample {batch.sample_indices[index]} holds token {foreign}, and the model has {self.vocab_size} tokens",
+                    hint="train on samples that were tokenised for this model",
+                )
 
     def _prepare_policy_rows(self, batch: TrainBatch, rows: list[Row], num_steps: int, tally: Tally) -> None:
         """All that needs the policy as it was before its first step on this rollout: log-probs, advantages, and the hooks on them."""

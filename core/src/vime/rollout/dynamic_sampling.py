@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from vime.errors import ContractError, DataError, EngineError, VimeError
 from vime.outputs import DynamicFilterOutput
 from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
-from vime.rollout.hook_guards import check_fetched, check_verdict
+from vime.rollout.hook_guards import check_verdict
+from vime.rollout.source_guards import check_fetched
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status
 

@@ -11,7 +11,7 @@ from typing import Any
 from vime.api import Sample, Status, VimeError, rollouts
 from vime.config.run_config import RunConfig
 from vime.plugins.loading import describe
-from vime.rollout.hook_guards import check_data_source
+from vime.rollout.source_guards import check_data_source
 from vime.testing.checks.base import Bench, Check, CheckFailed, CheckSkipped, fail, skip
 from vime.testing.checks.rollout_stage import stage_config
 

@@ -47,10 +47,16 @@ def import_reporting(module: str, label: str) -> types.ModuleType:
             raise PluginError(f"{label}: there is no module {missing!r}", hint="check the spelling, and that it is installed") from error
         raise PluginError(
             f"{label}: importing {module} raised {describe(error)}",
-            hint=f"install the distribution that brings {error.name!r} into this environment",
+            hint=_missing_hint(error.name),
         ) from error
     except BaseException as error:
         raise PluginError(f"{label}: importing {module} raised {describe(error)}", hint=TRACEBACK_HINT) from error
+
+
+def _missing_hint(name: str | None) -> str:
+    if name is not None and name.partition(".")[0] == "slime":
+        return "write vime for slime in the import: `from vime.utils.types import Sample`; docs/plugins.md lists the modules"
+    return f"install the distribution that brings {name!r} into this environment"
 
 
 def load_target(target: str, label: str) -> types.ModuleType | type:

@@ -153,6 +153,11 @@ ZOO = {
         "importing zoo_wrong raised ModuleNotFoundError: No module named 'zoo_not_there'",
         "that brings 'zoo_not_there'",
     ),
+    "import_of_slime": Wrong(
+        "from slime.utils.types import Sample",
+        "importing zoo_wrong raised ModuleNotFoundError: No module named 'slime'",
+        "write vime in place of slime",
+    ),
     "syntax_error": Wrong("def custom_rm(:", "importing zoo_wrong raised SyntaxError: ", "--traceback shows where"),
     "system_exit": Wrong("raise SystemExit('bye')", "importing zoo_wrong raised SystemExit: bye", "--traceback shows where"),
     "raises_on_import": Wrong("1 / 0", "importing zoo_wrong raised ZeroDivisionError: division by zero", "--traceback shows where"),

@@ -96,7 +96,7 @@ def deterministic(bench: Bench) -> None:
 def known_answers(bench: Bench) -> None:
     """Every known case gets the reward that it is said to get."""
     if not bench.cases:
-        skip(f"no known case: {NEED_CASE}")
+        skip(NEED_CASE)
     with RewardBench(bench) as reward:
         for number, one in enumerate(from_cases(bench.cases)):
             reward.still()
@@ -115,7 +115,7 @@ def known_answers(bench: Bench) -> None:
 def gold_is_best(bench: Bench) -> None:
     """No empty or senseless response gets more than the best known answer to the same prompt."""
     if not bench.cases:
-        skip(f"no known case: {NEED_CASE}")
+        skip(NEED_CASE)
     with RewardBench(bench) as reward:
         scored = [(one, value) for one in from_cases(bench.cases) if (value := _number(reward, one)) is not None]
         if not scored:
@@ -137,7 +137,7 @@ def gold_is_best(bench: Bench) -> None:
 def discriminates(bench: Bench) -> None:
     """Not every response gets the same reward: there would be nothing to learn from it."""
     if not bench.cases:
-        skip(f"no known case: {NEED_CASE}")
+        skip(NEED_CASE)
     with RewardBench(bench) as reward:
         values: list[float] = []
         for one in from_cases(bench.cases):

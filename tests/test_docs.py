@@ -21,6 +21,7 @@ from vime.config.run_config import RunConfig
 from vime.plugins.hookspecs import HOOKS
 from vime.plugins.manager import ROUTED, PluginManager
 from vime.rollout.evaluate import eval_metrics
+from vime.testing import check
 
 NUM_GPUS = 0
 
@@ -118,6 +119,19 @@ def test_the_plugin_of_the_plugin_page_drops_groups_out_of_range(tmp_path: Path)
     assert keep.call(args=RunConfig(), samples=[answer("a", reward=1.0), answer("b", reward=0.0)]).keep
     dropped = keep.call(args=RunConfig(), samples=[answer("a", reward=1.0), answer("b", reward=0.9)])
     assert (dropped.keep, dropped.reason) == (False, "mean_out_of_range")
+
+
+def test_the_filter_of_the_plugin_page_passes_its_checks(tmp_path: Path) -> None:
+    report = check(plugin_module("docs/plugins.md", tmp_path).RewardRange)
+    assert report.passed, report.failures
+
+
+def test_the_two_turns_of_the_plugin_page_pass_their_checks(tmp_path: Path) -> None:
+    (source,) = [block for block in blocks(ROOT / "docs" / "plugins.md", "python") if "two_turns" in block]
+    path = tmp_path / "shown_turns.py"
+    path.write_text(source, encoding="utf-8")
+    report = check(f"{path}:two_turns", hook="custom_generate")
+    assert report.passed, report.failures
 
 
 def test_links_between_the_pages_resolve() -> None:

@@ -1,7 +1,9 @@
 """Rewards: who scores, what is refused, what a failure costs, where functions run."""
 
 import asyncio
+import inspect
 import threading
+import time
 
 import pytest
 
@@ -292,6 +294,12 @@ def test_rm_type_that_nobody_answers_to_has_the_line_that_helps():
         scorer_of(constant(1), eval_datasets=[dataset])
 
 
+def test_the_generate_function_of_an_evaluation_dataset_is_looked_for_at_start():
+    dataset = EvalDatasetConfig(name="held-out", path="x", custom_generate_function_path="nosuch_module.generate")
+    with pytest.raises(PluginError, match=r"--custom-generate-function-path nosuch_module\.generate: there is no module 'nosuch_module'"):
+        scorer_of(constant(1), eval_datasets=[dataset])
+
+
 def test_a_group_reward_needs_group_rm():
     def custom_rm(self, samples): ...
 
@@ -543,6 +551,36 @@ def test_case_b2_threads_that_hang_cost_their_own_samples_only():
     assert errors(scorer) == {"reward_errors/toy/timeout": 4.0}
     assert score(scorer, group_of("a", "b", "c")) == [1.0] * 3
     hang.set()
+
+
+@pytest.mark.parametrize("loop_is_closed", [True, False])
+def test_a_coroutine_that_comes_after_the_limit_is_closed(loop_is_closed):
+    go = threading.Event()
+    coroutines = []
+
+    async def answer():
+        return 1.0
+
+    def custom_rm(self, sample):
+        go.wait(60)
+        coroutines.append(answer())
+        return coroutines[0]
+
+    def is_closed():
+        go.set()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if coroutines and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED:
+                return True
+            time.sleep(0.01)
+        return False
+
+    async def scenario():
+        await scorer_of(plugin(custom_rm), reward_timeout=0.05, on_reward_error="drop").score([sample()])
+        return loop_is_closed or await asyncio.to_thread(is_closed)
+
+    assert asyncio.run(scenario())
+    assert is_closed()
 
 
 def test_the_time_of_rewards_counts_what_overlaps_once(monkeypatch):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vime.rollout.ending import RolloutEnd
 
@@ -32,7 +31,3 @@ class RolloutContext:
     """The HTTP endpoint in front of the engine, under --serve-engine."""
     end: RolloutEnd = field(default_factory=RolloutEnd)
     """Reached when what still generates is to stop; every training rollout has its own."""
-
-
-current_rollout: ContextVar[Any] = ContextVar("vime_current_rollout", default=None)
-"""The built-in rollout of the run, while a rollout function is called: what `vllm_rollout.generate_rollout` runs."""

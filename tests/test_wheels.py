@@ -16,7 +16,7 @@ import pytest
 NUM_GPUS = 0
 
 ROOT = Path(__file__).resolve().parents[1]
-DISTRIBUTIONS = {"vime", "vime_filters_basic", "vime_rm_math", "vime_rollout_sft"}
+DISTRIBUTIONS = {"vime", "vime_filters_basic", "vime_rm_math", "vime_rm_qa", "vime_rm_remote", "vime_rollout_sft"}
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 
 TEST_TOOLS = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.140", "jinja2>=3.1", "numpy>=1.26")

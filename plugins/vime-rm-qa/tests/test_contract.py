@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from vime.testing import RewardCase
@@ -46,7 +48,7 @@ class TestFormat(RewardContract):
 
 class TestFormatByPattern(RewardContract):
     plugin = "format"
-    settings = {"pattern": r".*\\boxed\{[^{}]+\}.{0,10}"}
+    settings: ClassVar[dict[str, str]] = {"pattern": r".*\\boxed\{[^{}]+\}.{0,10}"}
     cases = (
         RewardCase("2 + 2?", "so it is\n\\boxed{4}.", None, 1.0),
         RewardCase("2 + 2?", "4", None, 0.0),

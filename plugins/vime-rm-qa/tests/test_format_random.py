@@ -17,13 +17,27 @@ STRUCTURED = [
     "<think>a < b > c</think><answer>{}</answer>",
 ]
 UNSTRUCTURED = [
-    "", "a", "<answer>b</answer>", "<think>a</think>", "<think>a</think>b", "<think></think><answer>b</answer>", "<think>a</think><answer> </answer>",
-    "x<think>a</think><answer>b</answer>", "<think>a</think>x<answer>b</answer>", "<think>a</think><answer>b</answer>x",
-    "<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>", "<think>a<answer>b</answer></think>",
-    "<think>a</think><answer>b", "<think>a<answer>b</answer>", "<think>a</think><answer>b</answer><answer>c</answer>",
-    "<think><think>a</think></think><answer>b</answer>", "<THINK>a</THINK><answer>b</answer>", "</think>a<think><answer>b</answer>",
+    "",
+    "a",
+    "<answer>b</answer>",
+    "<think>a</think>",
+    "<think>a</think>b",
+    "<think></think><answer>b</answer>",
+    "<think>a</think><answer> </answer>",
+    "x<think>a</think><answer>b</answer>",
+    "<think>a</think>x<answer>b</answer>",
+    "<think>a</think><answer>b</answer>x",
+    "<answer>b</answer><think>a</think>",
+    "<think>a<answer>b</think></answer>",
+    "<think>a<answer>b</answer></think>",
+    "<think>a</think><answer>b",
+    "<think>a<answer>b</answer>",
+    "<think>a</think><answer>b</answer><answer>c</answer>",
+    "<think><think>a</think></think><answer>b</answer>",
+    "<THINK>a</THINK><answer>b</answer>",
+    "</think>a<think><answer>b</answer>",
     "<think>a</think></answer>b<answer>",
-]  # fmt: skip
+]
 
 
 def value(response: str, **settings: object) -> float:

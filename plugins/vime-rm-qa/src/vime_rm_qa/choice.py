@@ -31,7 +31,7 @@ _CHOICES = ("choices", "options")
 
 
 class Choice:
-    r"""Rewards the right letter: the content of the last `\boxed{}` or `<answer>`, else the last "answer is X", "(X)" or line with a letter."""
+    r"""Rewards the right letter: that of the last `<answer>` or `\boxed{}`, else of the last "answer is X", "(X)" or line."""
 
     class Settings(BaseSettings):
         letters: str = Field(default="ABCDEFGHIJ", min_length=2, max_length=26)
@@ -55,7 +55,10 @@ class Choice:
 
 
 def options_of(sample: Sample, letters: str) -> dict[str, str]:
-    """The letters of a question and the text of each, "" where the metadata has none: `choices` or `options`, in the order shown, or by letter."""
+    """The letters of a question and the text of each, from `choices` or `options` in the metadata: in the order shown, or by letter.
+
+    Without them the texts are "". Raises ValueError for choices that are not two or more under single letters.
+    """
     given: Any = next((sample.metadata[key] for key in _CHOICES if sample.metadata.get(key) is not None), None)
     if given is None:
         return dict.fromkeys(letters, "")

@@ -26,7 +26,7 @@ class F1:
 
 
 def tokens(text: str) -> list[str]:
-    """The words that count, as in the evaluation of SQuAD v1.1 (Rajpurkar et al. 2016): lower case, without ASCII punctuation and articles."""
+    """The words that count in the evaluation of SQuAD v1.1 (Rajpurkar et al. 2016): in lower case, no ASCII punctuation, no articles."""
     return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 

@@ -56,13 +56,17 @@ def extract_answer(response: str, *, numeric: bool = True) -> str | None:
 
 def last_box(text: str) -> tuple[bool, str | None]:
     r"""Whether there is a `\boxed{`, and the content of the last one: None where it is empty or never closed."""
-    last = _last(_BOX, text)
-    if last is None:
+    span = last_box_span(text)
+    if span is None:
         return False, None
-    start = last.end() - 1
-    end = notation.closing_brace(text, start)
-    content = text[start + 1 : end] if end >= 0 else ""
+    content = text[span[0] : span[1]] if span[1] >= 0 else ""
     return True, content if content.strip() else None
+
+
+def last_box_span(text: str) -> tuple[int, int] | None:
+    r"""Where the content of the last `\boxed{` starts and ends; the end is -1 where it is never closed. None without one."""
+    last = _last(_BOX, text)
+    return None if last is None else (last.end(), notation.closing_brace(text, last.end() - 1))
 
 
 def _final_number(response: str) -> str | None:

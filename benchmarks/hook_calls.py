@@ -33,9 +33,9 @@ from vime.rollout.context import RolloutContext
 from vime.rollout.dynamic_sampling import judge
 from vime.rollout.generate import generate_sample
 from vime.rollout.guards import check_train_output, normalise_eval_output, normalise_train_output
-from vime.rollout.hook_guards import check_fetched
 from vime.rollout.rewards import RewardScorer, _Scope
 from vime.rollout.runner import RolloutRunner
+from vime.rollout.source_guards import check_fetched
 from vime.rollout.vllm_rollout import VllmRollout
 from vime.testing.fakes import FakeEngine
 from vime.train.batch import _check_rows, _post_process_rewards, _rows_of_plugin
@@ -242,7 +242,7 @@ class Bench:
         return [
             ("generate_rollout, training", rollout),
             ("generate_rollout, evaluation", lambda: normalise_eval_output("x", data)),
-            ("make_data_source, get_samples", lambda: check_fetched("x", groups, GROUPS, GROUP_SIZE, set())),
+            ("make_data_source, get_samples", lambda: check_fetched("x", groups, GROUPS, GROUP_SIZE, {})),
         ]
 
 

@@ -152,17 +152,16 @@ def page(repetitions: int) -> str:
             rows += [bench.measure(what, make, count, repetitions) for what, make in cases for count in (1, 64, 256)]
         finally:
             bench.close()
-    nothing, of_exact, of_symbolic = (
-        next(row for row in rows if row.what == what and row.count == 256) for what in dict.fromkeys(row.what for row in rows)
-    )
+    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
+    nothing, of_exact, of_symbolic = (row for row in rows if row.count == 256)
     lines = [
         "# What the reward `math` costs",
         "",
         "Written by `python benchmarks/rewards.py --write`.",
         "",
-        f"Medians of {repetitions} repetitions, {time.strftime('%Y-%m-%d')}; {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}. "
-        f"Solutions of about {len(SOLUTION)} characters; {WORKERS} workers. `samples at once` are scored together, as those of a rollout that end at the "
-        "same time; 1 is the latency of a sample that comes alone.",
+        f"Medians of {repetitions} repetitions, {time.strftime('%Y-%m-%d')}; {machine}. Solutions of about {len(SOLUTION)} characters; "
+        f"{WORKERS} workers. `samples at once` are scored together, as those of a rollout that end at the same time; 1 is the latency of a "
+        "sample that comes alone.",
         "",
         *table(rows),
         "",

@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"vime.outputs"},
     {"vime.config"},
     {"vime.plugins"},
-    {"vime.engine.base", "vime.data", "vime.track", "vime.quickstart"},
+    {"vime.engine.base", "vime.rollout.built_in", "vime.data", "vime.track", "vime.quickstart"},
     {"vime.api"},
     {"vime.rollout.reward_guard"},
     {"vime.rollout.hook_guards", "vime.rollout.unchanged"},  # what a hook call is checked by, in rollouts and in training

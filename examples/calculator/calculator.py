@@ -44,13 +44,14 @@ class Calculator:
         tokenizer = engine.tokenizer
         sample.tokens = sample.tokens or encode_prompt(tokenizer, sample.prompt)
         calls = 0
-        while (room := sampling_params["max_new_tokens"] - sample.response_length) > 0:
+        limit = sampling_params.get("max_new_tokens", args.rollout_max_response_len)
+        while (room := limit - sample.response_length) > 0:
             params = SamplingParams(**sampling_params)
             params["max_new_tokens"] = room
             if calls < self.settings.max_calls:
                 params["stop"] = [*(sampling_params.get("stop") or []), self.settings.close]
-            if params.get("seed") is not None:
-                params["seed"] += calls  # the turns of one answer are drawn independently
+            seed = sampling_params.get("seed")
+            params["seed"] = None if seed is None else seed + calls  # the turns of one answer are drawn independently
             turn = await engine.generate(sample.tokens, params)
             text = tokenizer.decode(turn.token_ids)
             sample.append_response_tokens(

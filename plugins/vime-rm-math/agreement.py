@@ -36,16 +36,16 @@ WHY = {
     "names before the value, chains": "A name before the value says nothing else, but every member of a chain has to be equal: "
     "`x=4=5` is no answer. Two names are two things.",
     "numerals with a base": "100 in base 8 is 64, and a numeral with a digit that its base does not have is none.",
-    "roots, powers, constants": "Plain-text notation (√2, sqrt(2), 2**10, i for the imaginary unit) is read; a function of something else is "
-    "another number.",
+    "roots, powers, constants": "Plain-text notation (√2, sqrt(2), 2**10, i for the imaginary unit) is read; a function of something else "
+    "is another number.",
     "algebra": "Both sides are the same polynomial, fraction or curve, or they are not. Capital letters are other variables.",
-    "sets, lists, tuples, intervals, inequalities, matrices": "A list has no order and a tuple has; brackets say whether an end belongs to an "
-    "interval; `±2` is two numbers; one number is not a list of two; a row is not a column.",
+    "sets, lists, tuples, intervals, inequalities, matrices": "A list has no order and a tuple has; brackets say whether an end belongs to "
+    "an interval; `±2` is two numbers; one number is not a list of two; a row is not a column.",
     "letters, words, clock times, ratios": "A letter stands for a choice, words are compared as words, and 12:30 is neither 12 nor 30.",
     "several accepted answers, worked solutions as labels": "One of several labels is enough, and a worked solution stands for its answer.",
     "more of all kinds": "As above: notation does not matter, order and brackets of tuples and intervals, names and units do.",
-    "spellings met in other projects' tests of the same kind": "A thousands separator with a thin space is one number, with a space it is a "
-    "list; what follows `\\approx` does not make a wrong value right; all members of a chain have to be equal.",
+    "spellings met in other projects' tests of the same kind": "A thousands separator with a thin space is one number, with a space it is "
+    "a list; what follows `\\approx` does not make a wrong value right; all members of a chain have to be equal.",
 }
 """Why the verdict of the table is right, by the section of the table that a pair stands in."""
 
@@ -113,7 +113,7 @@ def page() -> str:
     lines = [
         "# Where the math rewards and math-verify alone differ",
         "",
-        "Written by `python plugins/vime-rm-math/agreement.py --write`, from the table in `tests/test_answers.py`. The verdicts of the table",
+        "Written by `python plugins/vime-rm-math/agreement.py --write`, from the table in `tests/test_answers.py`. Its verdicts",
         f"follow from the rules of mathematics and notation; this package gives {all_of_them}. math-verify alone, with its defaults,",
         f"gives {same} of {total} ({100 * same / total:.0f}%).",
         "",
@@ -125,18 +125,9 @@ def page() -> str:
     for section in counts:
         rows = [(pair, theirs) for pair, theirs in differ if pair.section == section]
         if rows:
-            lines += [
-                "",
-                f"## {section[0].upper()}{section[1:]}",
-                "",
-                WHY[section],
-                "",
-                "| answer | label | here | math-verify alone |",
-                "|---|---|---|---|",
-            ]
-            lines += [
-                f"| {code(pair.answer)} | {code(pair.label)} | {'equal' if pair.equal else 'unequal'} | {theirs} |" for pair, theirs in rows
-            ]
+            lines += ["", f"## {section[0].upper()}{section[1:]}", "", WHY[section], ""]
+            lines += ["| answer | label | here | math-verify alone |", "|---|---|---|---|"]
+            lines += [f"| {code(one.answer)} | {code(one.label)} | {'' if one.equal else 'un'}equal | {theirs} |" for one, theirs in rows]
     return "\n".join(lines) + "\n"
 
 

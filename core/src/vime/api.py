@@ -9,6 +9,7 @@ from vime.isolation import IsolatedPool, IsolatedTimeout
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
 from vime.plugins.hookspecs import hookimpl
 from vime.plugins.settings import Settings
+from vime.rollout.built_in import generate_rollout, generate_rollout_async
 from vime.sample import Sample, Status, rollouts
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "VimeError",
     "current_engine",
     "encode_prompt",
+    "generate_rollout",
+    "generate_rollout_async",
     "hookimpl",
     "http_session",
     "rollouts",

@@ -56,6 +56,27 @@ def test_help_of_a_command_shows_every_flag_whole(words: list[str], capsys: Capt
     assert [section.__doc__ for section in SECTIONS if f" {section.__doc__} " not in shown] == []
 
 
+@pytest.mark.parametrize("group", ["plugin", "config"])
+def test_a_group_alone_shows_its_commands(group: str, capsys: Captured) -> None:
+    assert main([group]) == 0
+    shown = capsys.readouterr()
+    assert "show" in shown.out and shown.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["plugin", "show"], "vime plugin show --help"),
+        (["plugin", "check", "a", "b"], "vime plugin check --help"),
+        (["plugin", "nosuch"], "vime plugin --help"),
+        (["config", "nosuch"], "vime config --help"),
+    ],
+)
+def test_a_wrong_use_of_a_command_has_the_help_of_that_command(words: list[str], hint: str, capsys: Captured) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [f"  hint: {hint} shows what there is"]
+
+
 def test_help_of_eval_leaves_out_what_only_training_uses(capsys: Captured) -> None:
     assert main(["eval", "--help"]) == 0
     shown = capsys.readouterr().out

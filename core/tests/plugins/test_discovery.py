@@ -151,6 +151,9 @@ def test_an_unknown_name_lists_what_is_installed(install, site):
         ("rm_math", "pip install vime-rm-math, then --plugin math or dapo or deepscaler"),
         ("vime-rollout-sft", "pip install vime-rollout-sft, then --plugin sft"),
         ("vime_fancy", "vime-fancy is a distribution; --plugin takes the names of its plugins: fancy"),
+        ("f1", "pip install vime-rm-qa"),
+        ("remote", "pip install vime-rm-remote"),
+        ("remote_rm", "pip install vime-rm-remote, then --plugin remote"),
         ("zzzzzz", "see `vime plugin list` for what is installed, and pip install the distribution that brings it"),
     ],
 )

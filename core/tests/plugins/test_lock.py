@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -12,6 +16,7 @@ from vime.errors import CheckpointError, PluginError
 from vime.plugins.discovery import vime_version
 from vime.plugins.lock import compare_locks, make_lock, require_same
 from vime.plugins.manager import PluginManager
+from vime.train.checkpoint import save_checkpoint
 
 NUM_GPUS = 0
 
@@ -104,6 +109,39 @@ def test_a_checkpoint_without_a_lock(changes):
     lock = make_lock([plugin()], {"custom_rm_path": ["a.b"]})
     with pytest.raises(CheckpointError, match="the checkpoint holds no plugin lock of format 1"):
         compare_locks({**lock, **changes}, lock)
+
+
+def test_a_missing_plugin_is_refused_before_anything_heavy_is_imported(tmp_path, install, site):
+    install(
+        "vime-p",
+        plugins={"p": "zoo_p"},
+        modules={"zoo_p.py": "from vime.api import hookimpl\n@hookimpl\ndef custom_rm(sample): return 1.0"},
+    )
+    (tmp_path / "data.jsonl").write_text('{"input": "1+1="}')
+    manifest = {"lock": make_lock([plugin("gone")], {}), "rollout_id": 1}
+    save_checkpoint(tmp_path / "old", 1, lambda folder: None, manifest)
+    words = ["--plugin", "p", "--load", str(tmp_path / "old"), "--prompt-data", str(tmp_path / "data.jsonl"), "--model", str(tmp_path)]
+    script = f"""
+        import sys
+        from vime.cli.flags import parse_flags, resolve
+        from vime.errors import PluginError
+        from vime.loop import train
+        try:
+            train(resolve(parse_flags({words!r}), {{}}, check_files=False))
+        except PluginError as error:
+            print(error.message)
+        assert not {{"torch", "transformers", "vllm", "deepspeed"}} & set(sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(site), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "the checkpoint was made with plugin 'gone' (vime-gone 1.0), which this run does not enable\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "old", "site"]
 
 
 if __name__ == "__main__":

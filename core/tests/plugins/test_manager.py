@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 import pytest
+from pydantic import field_validator, model_validator
 
 from vime.api import Sample, Settings, hookimpl
 from vime.config.run_config import RunConfig
@@ -27,6 +28,18 @@ class One:
         """The reward of every sample."""
         kinds: tuple[str, ...] = ()
 
+        @field_validator("weight")
+        @classmethod
+        def not_negative(cls, value: float) -> float:
+            if value < 0:
+                raise ValueError("below zero")
+            return value
+
+        @model_validator(mode="after")
+        def fit(self) -> One.Settings:
+            assert not self.kinds or self.weight < 5, f"{self.weight} is too much for {self.kinds[0]}"
+            return self
+
     def __init__(self, settings: One.Settings) -> None:
         self.settings = settings
 
@@ -35,7 +48,11 @@ class One:
         return self.settings.weight
 
 
-ONE = f"from __future__ import annotations\nfrom vime.api import Settings, hookimpl\n\n{inspect.getsource(One)}"
+HEAD = """from __future__ import annotations
+from pydantic import field_validator, model_validator
+from vime.api import Settings, hookimpl
+"""
+ONE = f"{HEAD}\n{inspect.getsource(One)}"
 
 
 class Keeper:
@@ -219,6 +236,8 @@ def test_settings_reach_the_plugin(install):
         ),
         ({"kinds": ["a", 1]}, "setting 'kinds.1': Input should be a valid string, got 1", "settings: "),
         ({"weight": None, "zzz": 2}, "unknown setting 'zzz'", "settings: "),
+        ({"weight": -1}, "setting 'weight': below zero, got -1", "settings: "),
+        ({"weight": 9, "kinds": ["a"]}, "its settings do not fit together: 9.0 is too much for a", "settings: "),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_with_the_valid_ones(settings, message, hint):

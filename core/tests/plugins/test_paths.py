@@ -73,6 +73,20 @@ def tis_some(args, *, pg_loss, **kwargs):
 def tis_positional(a, b, c, d, e):
     return b, c, d, e
 
+def tis_with_lengths(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, **kwargs):
+    return total_lengths, response_lengths, kwargs
+
+def tis_of_all_names(args, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths):
+    return pg_loss, loss_masks, response_lengths
+
+def tis_in_another_order(args, rollout_log_probs, train_log_probs, pg_loss, clip=2.0, **kwargs):
+    return pg_loss, train_log_probs, rollout_log_probs
+
+def tis_of_kwargs(**kwargs):
+    return sorted(kwargs)
+
+def tis_of_more(args, pg_loss, train_log_probs, rollout_log_probs, loss_masks, cp_rank): ...
+
 def log(rollout_id, args, samples, rollout_extra_metrics, rollout_time):
     return rollout_id, args, rollout_time
 
@@ -107,6 +121,7 @@ def pkg(install):
             "zoo_pkg/deep/__init__.py": "",
             "zoo_pkg/deep/fns.py": SOURCE,
             "zoo_pkg/broken.py": "raise SystemExit('not today')",
+            "zoo_pkg/of_slime.py": "raise ModuleNotFoundError(\"No module named 'slime'\", name='slime.utils.types')",
             "zoo_pkg/needs.py": "import zoo_missing_dependency",
         },
     )
@@ -116,7 +131,7 @@ def pkg(install):
 RM = {"args": "ARGS", "sample": "SAMPLE", "samples": None}
 GEN = {"args": 1, "sample": 2, "sampling_params": 3, "evaluation": True, "engine": "ENGINE"}
 ROLLOUT = {"args": 1, "rollout_id": 7, "data_source": "DATA", "evaluation": True, "engine": "ENGINE"}
-TIS = {"args": 1, "pg_loss": 2, "train_log_probs": 3, "rollout_log_probs": 4, "loss_masks": 5}
+TIS = {"args": 1, "pg_loss": 2, "train_log_probs": 3, "rollout_log_probs": 4, "loss_masks": 5, "total_lengths": 6, "response_lengths": 7}
 HOOK = {"args": 1, "sample": 2, "rollout_id": 3, "evaluation": True}
 CALLS = [
     ("custom_rm", "rm", RM, ("ARGS", "SAMPLE", {})),
@@ -134,9 +149,13 @@ CALLS = [
     ("generate_rollout", "rollout_kwargs", ROLLOUT, {"evaluation": True}),
     ("rollout_sample_hook", "hook", HOOK, (3, True)),
     ("rollout_sample_hook", "rm", HOOK, (1, 2, {"rollout_id": 3, "evaluation": True})),
-    ("importance_weights", "tis", TIS, (2, 3, 4, 5, {})),
-    ("importance_weights", "tis_some", TIS, (2, ["loss_masks", "rollout_log_probs", "train_log_probs"])),
+    ("importance_weights", "tis", TIS, (2, 3, 4, 5, {"total_lengths": 6, "response_lengths": 7})),
+    ("importance_weights", "tis_some", TIS, (2, sorted(TIS.keys() - {"args", "pg_loss"}))),
     ("importance_weights", "tis_positional", TIS, (2, 3, 4, 5)),
+    ("importance_weights", "tis_with_lengths", TIS, (6, 7, {})),
+    ("importance_weights", "tis_of_all_names", TIS, (2, 5, 7)),
+    ("importance_weights", "tis_in_another_order", TIS, (2, 3, 4)),
+    ("importance_weights", "tis_of_kwargs", TIS, sorted(TIS)),
     (
         "log_rollout_data",
         "log",
@@ -218,7 +237,12 @@ def test_a_data_source_is_a_class(pkg):
 
 WRONG = [
     ("custom_rm", "zoo_nothing.rm", "there is no module 'zoo_nothing'", "run from the directory that holds zoo_nothing"),
-    ("custom_rm", "zoo_pkg.depe.fns.rm", "there is no module 'zoo_pkg.depe'; zoo_pkg has broken, deep, needs", "did you mean 'deep'?"),
+    (
+        "custom_rm",
+        "zoo_pkg.depe.fns.rm",
+        "there is no module 'zoo_pkg.depe'; zoo_pkg has broken, deep, needs, of_slime",
+        "did you mean 'deep'?",
+    ),
     ("custom_rm", "zoo_pkg.deep.fsn:rm", "there is no module 'zoo_pkg.deep.fsn'; zoo_pkg.deep has fns", "did you mean 'fns'?"),
     (
         "custom_rm",
@@ -235,6 +259,11 @@ WRONG = [
     ("custom_rm", "zoo_pkg.deep.fns.Holder.stat", "zoo_pkg.deep.fns.Holder has no 'stat'; it offers static", "did you mean 'static'?"),
     ("custom_rm", "zoo_pkg.deep", "zoo_pkg.deep is a module", "name a function in it"),
     ("custom_rm", "zoo_pkg.deep.fns", "zoo_pkg.deep.fns is a module", "zoo_pkg.deep.fns.rm"),
+    ("custom_rm", "rewards.py.rm", "rewards.py is a file, whose function stands after a colon", "did you mean ./rewards.py:rm?"),
+    ("custom_rm", "./rewards.py.rm", "./rewards.py is a file, whose function stands after a colon", "did you mean ./rewards.py:rm?"),
+    ("custom_rm", "slime.rollout.sglang_rollout.rm", "there is no module 'slime'", "write vime.rollout.vllm_rollout.rm in place of"),
+    ("generate_rollout", "vime.rollout.sglang_rollout.f", "there is no module 'vime.rollout.sglang_rollout'", "mean 'vllm_rollout'?"),
+    ("custom_rm", "zoo_pkg.of_slime.rm", "No module named 'slime'", "write vime.utils.types in place of slime.utils.types"),
     ("custom_rm", "rm", "'rm' is not a path to a function", "write pkg.module.function, pkg.module:function or ./file.py:function"),
     ("custom_rm", "", "'' is not a path to a function", "write"),
     ("custom_rm", "zoo pkg.rm", "'zoo pkg.rm' is not a path to a function", "write"),
@@ -259,13 +288,19 @@ WRONG = [
         "importing zoo_pkg.needs raised ModuleNotFoundError: No module named 'zoo_missing_dependency'",
         "install",
     ),
-    ("custom_rm", "zoo_pkg.deep.fns.CONSTANT", "it is a int and cannot be called", "name a function"),
+    ("custom_rm", "zoo_pkg.deep.fns.CONSTANT", "it is of the type int, which cannot be called", "name a function"),
     ("custom_rm", "zoo_pkg.deep.fns.Holder", "it is a class", "--custom-rm-path calls it with (args, sample)"),
     (
         "custom_rm",
         "zoo_pkg.deep.fns.too_few",
         "it takes 1 positional argument, and gets 2",
         "--custom-rm-path calls it with (args, sample)",
+    ),
+    (
+        "importance_weights",
+        "zoo_pkg.deep.fns.tis_of_more",
+        "it needs the argument 'cp_rank', which is not passed",
+        "calls it with (args, pg_loss, train_log_probs, rollout_log_probs, loss_masks), and total_lengths, response_lengths by keyword",
     ),
     ("custom_rm", "zoo_pkg.deep.fns.too_many", "it needs the argument 'model', which is not passed", "give 'model' a default"),
     ("custom_rm", "zoo_pkg.deep.fns.keyword_only", "it needs the argument 'model', which is not passed", "give 'model' a default"),

@@ -136,6 +136,12 @@ ZOO = {
     "nothing_at_all_in_the_method": Wrong(
         "class P:\n    @hookimpl\n    def custom_rm(): ...", "the method custom_rm has no `self`", "def custom_rm(self", attr="P"
     ),
+    "state_of_a_module": Wrong(
+        "@hookimpl\ndef custom_rm(sample): ...\ndef state_dict(): ...",
+        "the module has a function state_dict, which is never called",
+        "make the plugin a class",
+    ),
+    "control_characters": Wrong("raise ValueError('a\\x1b[31mb')", "raised ValueError: a\N{REPLACEMENT CHARACTER}[31mb", "--traceback"),
     "half_a_state": Wrong(
         "class P:\n    @hookimpl\n    def custom_rm(self, sample): ...\n    def state_dict(self): ...",
         "it has state_dict but no load_state_dict",

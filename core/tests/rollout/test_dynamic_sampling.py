@@ -247,7 +247,7 @@ def test_a_filter_that_deletes_samples_is_named(tmp_path: Path) -> None:
         n_samples_per_prompt=2,
         filters=(plugin_of("deleting", dynamic_sampling_filter=deleting),),
     )
-    with pytest.raises(ContractError, match=r"filter0.*dynamic_sampling_filter changed a group of 2 samples; it has 1 now"):
+    with pytest.raises(ContractError, match=r"filter0.*dynamic_sampling_filter was shown a group of 2 samples and left 1 in it"):
         setup.collect()
 
 

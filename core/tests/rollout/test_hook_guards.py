@@ -11,6 +11,7 @@ import pytest
 
 from vime.api import DynamicFilterOutput, RolloutFnEvalOutput, RolloutFnTrainOutput, Sample, Status
 from vime.errors import ContractError
+from vime.rollout.hook_guards import check_verdict
 
 NUM_GPUS = 0
 
@@ -238,7 +239,7 @@ ZOO = {
         "reason=",
     ),
     "filtered and cut": Wrong(
-        "dynamic_sampling_filter", in_all(lambda g: bool(g.pop())), "changed a group of 2 samples; it has 1", "verdict"
+        "dynamic_sampling_filter", in_all(lambda g: bool(g.pop())), "was shown a group of 2 samples and left 1 in it", "verdict"
     ),
     "removed a group": Wrong("rollout_sample_filter", in_all(lambda g: g.pop() and None), "changed the batch", "remove_sample = True"),
     "removed a sample": Wrong("rollout_sample_filter", in_all(lambda g: g[0].pop() and None), "changed the batch", "remove_sample = True"),
@@ -393,6 +394,11 @@ def test_a_wrong_function_is_named_with_the_way_out(setup_run: Run, name: str) -
 def test_a_reason_becomes_a_part_of_a_metrics_name(setup_run: Run, reason: str, counted: str) -> None:
     run = setup_run(dynamic_sampling_filter=verdict(DynamicFilterOutput(False, reason)))
     assert run.train().metrics[f"dynamic_filter/drop_{counted}"] == 1
+
+
+def test_of_a_long_path_the_functions_name_is_counted() -> None:
+    verdict_of = check_verdict("x", f"path:{'package.' * 20}filters.keep_hard", False, [Sample()])
+    assert len(verdict_of.reason or "") == 64 and (verdict_of.reason or "").endswith("package.filters.keep_hard")
 
 
 def test_numpy_bools_are_bools(setup_run: Run) -> None:

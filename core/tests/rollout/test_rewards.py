@@ -1,7 +1,9 @@
 """Rewards: who scores, what is refused, what a failure costs, where functions run."""
 
 import asyncio
+import inspect
 import threading
+import time
 
 import pytest
 
@@ -9,6 +11,8 @@ from vime.api import hookimpl
 from vime.config.eval import EvalDatasetConfig
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError, ContractError, PluginError
+from vime.isolation import IsolatedTimeout
+from vime.plugins.discovery import Catalog
 from vime.plugins.manager import PluginManager
 from vime.rollout.reward_guard import last_boxed
 from vime.rollout.reward_worker import BusyTime
@@ -277,7 +281,8 @@ def test_case_k9_two_reward_plugins_without_rm_type_are_named():
         ("gpqa", "pip install vime-rm-qa, then add --plugin choice"),
     ],
 )
-def test_upstreams_reward_names_have_their_pip_line(rm_type, line):
+def test_upstreams_reward_names_have_their_pip_line(rm_type, line, monkeypatch):
+    monkeypatch.setattr("vime.rollout.reward_resolver.discover", lambda: Catalog((), "0.1.0"))  # where nothing is installed
     with pytest.raises(ConfigError) as caught:
         scorer_of(constant(1), rm_type=rm_type)
     assert caught.value.hint == line
@@ -289,6 +294,12 @@ def test_rm_type_that_nobody_answers_to_has_the_line_that_helps():
     assert "--plugin deepscaler" in str(caught.value)
     dataset = EvalDatasetConfig(name="held-out", path="x", rm_type="nonsense")
     with pytest.raises(ConfigError, match=r"evaluation dataset 'held-out': .*'nonsense'"):
+        scorer_of(constant(1), eval_datasets=[dataset])
+
+
+def test_the_generate_function_of_an_evaluation_dataset_is_looked_for_at_start():
+    dataset = EvalDatasetConfig(name="held-out", path="x", custom_generate_function_path="nosuch_module.generate")
+    with pytest.raises(PluginError, match=r"--custom-generate-function-path nosuch_module\.generate: there is no module 'nosuch_module'"):
         scorer_of(constant(1), eval_datasets=[dataset])
 
 
@@ -530,6 +541,35 @@ def test_a_rewards_own_timeout_error_is_its_own():
     assert errors(scorer) == {"reward_errors/toy/TimeoutError": 1.0}
 
 
+def test_a_time_out_of_an_isolated_pool_is_counted_as_one():
+    async def custom_rm(self, sample):
+        raise IsolatedTimeout("parse", 2.0, "processor")
+
+    scorer = scorer_of(plugin(custom_rm), on_reward_error="zero")
+    assert score(scorer, [sample()]) == [0.0]
+    assert errors(scorer) == {"reward_errors/toy/timeout": 1.0}
+
+
+@pytest.mark.parametrize("url", [None, "http://judge"])
+def test_a_reward_plugin_may_refuse_a_configuration_at_start(url):
+    class Judge:
+        def check_args(self, args):
+            if args.rm_url is None:
+                raise ConfigError("--rm-url is not set")
+
+        @hookimpl
+        async def custom_rm(self, sample):
+            return 1.0
+
+    config, plugins = RunConfig(rm_url=url), PluginManager()
+    plugins.add(Judge, name="judge")
+    if url is None:
+        with pytest.raises(ConfigError, match="--rm-url is not set"):
+            RewardScorer(config, plugins)
+    else:
+        RewardScorer(config, plugins).close()
+
+
 def test_case_b2_threads_that_hang_cost_their_own_samples_only():
     hang = threading.Event()
 
@@ -543,6 +583,36 @@ def test_case_b2_threads_that_hang_cost_their_own_samples_only():
     assert errors(scorer) == {"reward_errors/toy/timeout": 4.0}
     assert score(scorer, group_of("a", "b", "c")) == [1.0] * 3
     hang.set()
+
+
+@pytest.mark.parametrize("loop_is_closed", [True, False])
+def test_a_coroutine_that_comes_after_the_limit_is_closed(loop_is_closed):
+    go = threading.Event()
+    coroutines = []
+
+    async def answer():
+        return 1.0
+
+    def custom_rm(self, sample):
+        go.wait(60)
+        coroutines.append(answer())
+        return coroutines[0]
+
+    def is_closed():
+        go.set()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if coroutines and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED:
+                return True
+            time.sleep(0.01)
+        return False
+
+    async def scenario():
+        await scorer_of(plugin(custom_rm), reward_timeout=0.05, on_reward_error="drop").score([sample()])
+        return loop_is_closed or await asyncio.to_thread(is_closed)
+
+    assert asyncio.run(scenario())
+    assert is_closed()
 
 
 def test_the_time_of_rewards_counts_what_overlaps_once(monkeypatch):

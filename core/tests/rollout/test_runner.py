@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from vime.api import RolloutFnTrainOutput, Sample, Status, current_engine
+from vime.api import RolloutFnTrainOutput, Sample, Status, current_engine, generate_rollout, generate_rollout_async
 from vime.errors import ContractError, VimeError
-from vime.rollout.vllm_rollout import generate_rollout, generate_rollout_async
 
 NUM_GPUS = 0
 
@@ -53,7 +52,7 @@ def test_blocking_in_an_async_function_is_an_error_and_not_a_deadlock(setup_run:
 
     with pytest.raises(ContractError, match="called in the event loop of the run") as caught:
         setup_run(generate_rollout=wrapping).train()
-    assert caught.value.hint and "await vime.rollout.vllm_rollout.generate_rollout_async(" in caught.value.hint
+    assert caught.value.hint and "await generate_rollout_async(" in caught.value.hint
     assert "in generate_rollout of plugin 'generate_rollout-0'" in caught.value.__notes__
 
 

@@ -5,9 +5,22 @@ import torch
 
 from vime.errors import ConfigError, ContractError
 from vime.plugins.function import HookFunction
+from vime.plugins.manager import PluginManager
 from vime.train.batch import build_train_batch
 
 NUM_GPUS = 0
+
+UPSTREAM_TIS = """
+import torch
+
+def compute_weights(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, **kwargs):
+    assert not kwargs
+    assert response_lengths == [len(row) for row in rollout_log_probs]
+    assert all(total > response for total, response in zip(total_lengths, response_lengths, strict=True))
+    weights = [torch.exp(new - old).clamp(max=2.0) for new, old in zip(train_log_probs, rollout_log_probs, strict=True)]
+    lengths = [torch.full_like(row, float(len(row))) for row in train_log_probs]
+    return pg_loss * torch.cat(weights), loss_masks, {"mis_length": torch.cat(lengths)}
+"""
 
 PARAMETERS = {
     "compute_advantages": ("args", "rollout_data"),
@@ -59,6 +72,23 @@ def test_compute_advantages_replaces_the_estimator(train):
     plain, _ = train(values={"clip_grad": 0.0})
     doubled, _ = train(values={"clip_grad": 0.0}, compute_advantages=twice)
     assert doubled["grad_norm"] == pytest.approx(2 * plain["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("hook", ["compute_advantages", "rollout_data_postprocess", "importance_weights", "pg_loss_reducer"])
+def test_an_error_says_in_which_rollout(train, hook):
+    def fail(*given):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        train(values={"use_tis": hook == "importance_weights"}, **{hook: fail})
+    assert caught.value.__notes__ == [f"in {hook} of plugin 'p' (p 1.0)", "in the training on rollout 5"]
+
+
+def test_a_function_by_path_gets_the_lengths_that_upstream_passes(train, make_config, make_trainer, make_groups, tmp_path):
+    (tmp_path / "mis.py").write_text(UPSTREAM_TIS)
+    config = make_config(use_tis=True, custom_tis_function_path=f"{tmp_path / 'mis.py'}:compute_weights")
+    metrics = make_trainer(config, plugins=PluginManager.load(config)).train(build_train_batch(config, None, make_groups()))
+    assert metrics["mis_length"] > 0
 
 
 def test_rollout_data_postprocess_sees_log_probs_and_may_mask(train):

@@ -71,6 +71,8 @@ def _run(words: list[str]) -> int:
     if words and words[0] not in (*COMMANDS, *_HELP):
         close = nearest(words[0], COMMANDS)
         raise ConfigError(f"unknown command {words[0]!r}", hint=f"did you mean {close!r}?" if close else f"commands: {', '.join(COMMANDS)}")
+    if words in (["config"], ["plugin"]):
+        words = [*words, "--help"]
     wants_help = not words or any(word in _HELP for word in words)
     for command, target in _CONFIGURED.items():
         if tuple(words[: len(command)]) != command:
@@ -97,5 +99,6 @@ def _run_typer(words: list[str]) -> int:
     try:
         result = build_app(words[0])(words, prog_name="vime", standalone_mode=False)
     except usage_error as error:
-        raise ConfigError(f"vime {' '.join(words)}: {error}", hint=f"vime {words[0]} --help shows what there is") from error
+        command = error.ctx.command_path if error.ctx is not None else "vime"
+        raise ConfigError(f"vime {' '.join(words)}: {error}", hint=f"{command} --help shows what there is") from error
     return result if isinstance(result, int) else 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-REWARD_ALIASES = {"remote_rm": "remote", "gpqa": "choice"}
-"""Upstream's names for `--rm-type` that differ from the plugin's. The others (math, dapo, deepscaler, f1, random) are the same."""
+REWARD_ALIASES = {"remote-rm": "remote", "gpqa": "choice"}
+"""Upstream's names for `--rm-type`, as PEP 503 compares them, that differ from the plugin's. Others (math, dapo, f1, ...) are the same."""
 REWARD_DISTRIBUTIONS = {
     "math": "vime-rm-math",
     "dapo": "vime-rm-math",

@@ -16,6 +16,7 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from vime.config.upstream import REWARD_ALIASES, REWARD_DISTRIBUTIONS
 from vime.errors import PluginError
 
 GROUP = "vime.plugins"
@@ -153,6 +154,11 @@ class Catalog:
             if dist in installed:
                 return f"{dist} {installed[dist].version} does not have it: pip install --upgrade {dist}"
             return f"pip install {dist}"
+        name = REWARD_ALIASES.get(key, key)
+        if self.named(name):
+            return f"it is --plugin {name} here"
+        if name in REWARD_DISTRIBUTIONS:
+            return f"pip install {REWARD_DISTRIBUTIONS[name]}" + (f", then --plugin {name}" if name != key else "")
         near = nearest(key, [*(entry.name for entry in self.entries), *FIRST_PARTY])
         if near is None:
             return "see `vime plugin list` for what is installed, and pip install the distribution that brings it"

@@ -41,6 +41,8 @@ class HookSpecInfo:
     """What a path function gets by keyword, where it has a parameter of that name."""
     repeatable: bool = False
     """Whether the path flag may be given several times."""
+    path_by_name: bool = False
+    """Whether a path function whose parameters have the names of the spec's is called by these: upstream calls it by keyword."""
 
     @property
     def flag(self) -> str | None:
@@ -61,11 +63,12 @@ def _info(
     *,
     keywords: tuple[str, ...] = (),
     repeatable: bool = False,
+    by_name: bool = False,
 ) -> HookSpecInfo:
     params = tuple(list(inspect.signature(getattr(VimeSpec, name)).parameters)[1:])
     if path_args is None:
         path_args = tuple(param for param in params if param not in keywords) if path_flag else ()
-    return HookSpecInfo(name, kind, params, path_flag, path_args, keywords, repeatable)
+    return HookSpecInfo(name, kind, params, path_flag, path_args, keywords, repeatable, by_name)
 
 
 HOOKS: dict[str, HookSpecInfo] = {
@@ -95,7 +98,7 @@ HOOKS: dict[str, HookSpecInfo] = {
         _info("compute_advantages", "one", "custom_advantage_function_path"),
         _info("rollout_data_postprocess", "all", "rollout_data_postprocess_path"),
         _info("policy_loss", "one", "custom_loss_function_path"),
-        _info("importance_weights", "one", "custom_tis_function_path"),
+        _info("importance_weights", "one", "custom_tis_function_path", keywords=("total_lengths", "response_lengths"), by_name=True),
         _info("pg_loss_reducer", "one", "custom_pg_loss_reducer_function_path"),
     )
 }

@@ -18,11 +18,12 @@ TRACEBACK_HINT = "--traceback shows where it was raised"
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an exception on one line. One whose message cannot be made is named by its type."""
+    """Type and message of an exception on one line, without control characters. One whose message cannot be made is named by its type."""
     try:
         text = " ".join(str(error).split())
     except Exception as failure:  # noqa: BLE001 - whatever somebody else's __str__ raises
         text = f"(its message raised {type(failure).__name__})"
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     if len(text) > 300:
         text = text[:297] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -31,6 +32,15 @@ def describe(error: BaseException) -> str:
 def members(obj: Any) -> dict[str, Any]:
     """The attributes of a module or class itself, without asking descriptors or a module's `__getattr__`."""
     return dict(getattr(obj, "__dict__", {}))
+
+
+def name_here(module: str) -> str | None:
+    """The hint for a module of slime, whose packages have the same names here; None for any other module."""
+    root, _, rest = module.partition(".")
+    if root != "slime":
+        return None
+    here = f"vime.{rest.replace('sglang', 'vllm')}" if rest else "vime"
+    return f"functions written for slime run unchanged but for the name of the package: write {here} in place of {module}"
 
 
 def import_reporting(module: str, label: str) -> types.ModuleType:
@@ -45,10 +55,8 @@ def import_reporting(module: str, label: str) -> types.ModuleType:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             missing = missing_module(module) or error.name
             raise PluginError(f"{label}: there is no module {missing!r}", hint="check the spelling, and that it is installed") from error
-        raise PluginError(
-            f"{label}: importing {module} raised {describe(error)}",
-            hint=f"install the distribution that brings {error.name!r} into this environment",
-        ) from error
+        hint = f"install the distribution that brings {error.name!r} into this environment"
+        raise PluginError(f"{label}: importing {module} raised {describe(error)}", hint=name_here(error.name or "") or hint) from error
     except BaseException as error:
         raise PluginError(f"{label}: importing {module} raised {describe(error)}", hint=TRACEBACK_HINT) from error
 
@@ -116,9 +124,11 @@ def _problem(item: Any, declared: type[Settings]) -> tuple[str, str | None]:
         return f"unknown setting {where!r}", (f"did you mean {near!r}? " if near else "") + _valid(declared)
     if item["type"] == "missing":
         return f"the setting {where!r} is required", None
+    raised = item.get("ctx", {}).get("error")  # what a validator of the plugin raised; pydantic puts words of its own before it
+    message = str(raised) if isinstance(raised, Exception) else item["msg"]
     if not where:
-        return f"its settings do not fit together: {item['msg']}", None
-    return f"setting {where!r}: {item['msg']}, got {item['input']!r}", None
+        return f"its settings do not fit together: {message}", None
+    return f"setting {where!r}: {message}, got {item['input']!r}", None
 
 
 def _valid(declared: type[Settings]) -> str:

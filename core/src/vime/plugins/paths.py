@@ -20,7 +20,7 @@ from vime.errors import PluginError, VimeError
 from vime.plugins.discovery import missing_module, nearest
 from vime.plugins.function import HookFunction, HookTimes
 from vime.plugins.hookspecs import HOOKS, HookSpecInfo
-from vime.plugins.loading import TRACEBACK_HINT, describe, import_reporting, members
+from vime.plugins.loading import TRACEBACK_HINT, describe, import_reporting, members, name_here
 from vime.plugins.reference import HookReference
 from vime.plugins.validation import check_function, is_marked, refuse_generator
 
@@ -79,9 +79,15 @@ def resolve_path(path: str, label: str) -> Any:
 
 def _resolve_dotted(path: str, label: str) -> Any:
     """`pkg.mod.fn` or `pkg.mod.Class.method`: the longest part that is a module is imported, the rest are attributes."""
+    file, _, in_file = path.rpartition(".py.")
+    if file and Path(f"{file}.py").is_file():
+        here = f"{file}.py" if "/" in file else f"./{file}.py"
+        raise PluginError(f"{label}: {file}.py is a file, whose function stands after a colon", hint=f"did you mean {here}:{in_file}?")
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise PluginError(f"{label}: {path!r} is not a path to a function", hint=FORMS)
+    if parts[0] == "slime" and missing_module("slime") is not None:
+        raise PluginError(f"{label}: there is no module 'slime'", hint=name_here(path))
     module = _import(parts[0], label)
     rest = parts[1:]
     while rest:
@@ -112,7 +118,8 @@ def _import(name: str, label: str) -> types.ModuleType:
         raise PluginError(f"{label}: there is no module {missing!r}; {parent} is a module, not a package", hint=FORMS)
     modules = [found.name for found in pkgutil.iter_modules(package.__path__)]
     raise PluginError(
-        f"{label}: there is no module {missing!r}; {parent} has {', '.join(modules) or 'no modules'}", hint=_near_hint(last, modules)
+        f"{label}: there is no module {missing!r}; {parent} has {', '.join(modules) or 'no modules'}",
+        hint=_near_hint(last.replace("sglang", "vllm"), modules),
     )
 
 
@@ -181,7 +188,7 @@ def _add_to_path(directory: Path) -> None:
 def check_path_function(obj: Any, info: HookSpecInfo, label: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a path function takes positionally and by keyword. Raises PluginError when it cannot be called as its hook is."""
     if not callable(obj):
-        raise PluginError(f"{label}: it is a {type(obj).__name__} and cannot be called", hint="name a function")
+        raise PluginError(f"{label}: it is of the type {type(obj).__name__}, which cannot be called", hint="name a function")
     if info.name == "make_data_source":
         _check_data_source(obj, label)
     elif inspect.isclass(obj):
@@ -220,6 +227,8 @@ def _bind(params: list[inspect.Parameter], info: HookSpecInfo, label: str) -> tu
     order = tuple(name for name in info.path_args if name not in only)
     call = f"{info.flag} calls it with ({', '.join(info.path_args)})"
     catches = any(param.kind is kinds.VAR_KEYWORD for param in params)
+    if info.path_by_name and not open_ended and _names_what_is_passed(slots, only, info, catches):
+        return _bind_by_name(slots, only, info, catches, label)
     named = tuple(name for name in only if name in info.path_args)
     later = {param.name: param for param in slots[len(order) :]} | only
     if len(order) > len(slots) and not open_ended:
@@ -234,6 +243,29 @@ def _bind(params: list[inspect.Parameter], info: HookSpecInfo, label: str) -> tu
             )
     keywords = tuple(name for name in info.path_keywords if name in later or (catches and name != "engine"))
     return order, named + keywords
+
+
+def _names_what_is_passed(slots: list[inspect.Parameter], only: dict[str, inspect.Parameter], info: HookSpecInfo, catches: bool) -> bool:
+    """Whether the parameters that must be filled have the names of the hook's arguments, and take all of these."""
+    passed = {*info.path_args, *info.path_keywords}
+    must = [param for param in slots if param.default is param.empty]
+    takes_all = catches or {param.name for param in slots} | only.keys() >= set(info.path_args)
+    return takes_all and all(param.name in passed and param.kind is not param.POSITIONAL_ONLY for param in must)
+
+
+def _bind_by_name(
+    slots: list[inspect.Parameter], only: dict[str, inspect.Parameter], info: HookSpecInfo, catches: bool, label: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The same for a function that upstream calls by keyword: it takes what it names, in any order, and `**kwargs` the rest."""
+    passed = (*info.path_args, *info.path_keywords)
+    declared = {param.name: param for param in slots} | only
+    for name, param in declared.items():
+        if name not in passed and param.default is param.empty:
+            raise PluginError(
+                f"{label}: it needs the argument {name!r}, which is not passed",
+                hint=f"{info.flag} passes {', '.join(passed)}; give {name!r} a default",
+            )
+    return (), tuple(name for name in passed if catches or name in declared)
 
 
 def _count(number: int) -> str:

@@ -201,6 +201,8 @@ class RolloutSpec:
         >>> from vime.api import Sample, hookimpl
         >>> @hookimpl
         ... def custom_rm(sample):
+        ...     if sample.label is None:
+        ...         raise ValueError("the row has no label: name its key with --label-key")
         ...     return float(sample.response.strip() == sample.label)
         >>> custom_rm(Sample(response=" 4", label="4"))
         1.0

@@ -167,7 +167,9 @@ class TrainSpec:
 
         Called: once for each micro-batch, under --use-tis, where the rollout has the engine's log-probs.
         Arguments: `pg_loss` has a number for each of the K trained tokens; `train_log_probs`, `rollout_log_probs` and
-        `loss_masks` (ones) are lists with a tensor for each row, over its trained tokens.
+        `loss_masks` (ones) are lists with a tensor for each row, over its trained tokens. A path function is called by
+        keyword where its parameters have these names, and may also take `total_lengths` (of prompt and response) and
+        `response_lengths` (of the trained tokens), a number for each row.
         Returns: (pg_loss, loss_masks, metrics): corrected loss, masks of the same shapes (0 takes a token's loss away), and
         K numbers by metric name, whose mean is logged as `train/<name>`.
         Several plugins: one claims it; two are a conflict. Without any, the weights are truncated at --tis-clip.

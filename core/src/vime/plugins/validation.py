@@ -15,6 +15,7 @@ from typing import Any
 from vime.errors import PluginError
 from vime.plugins.discovery import nearest
 from vime.plugins.hookspecs import HOOKS
+from vime.plugins.loading import members
 from vime.plugins.markers import PROJECT
 
 _MARKER = f"{PROJECT}_impl"
@@ -147,7 +148,15 @@ def _is_own(target: types.ModuleType | type[Any], function: Callable[..., Any]) 
 
 
 def _check_state(target: types.ModuleType | type, label: str) -> None:
-    if inspect.isclass(target):
+    if inspect.ismodule(target):
+        for name in ("state_dict", "load_state_dict"):
+            function = members(target).get(name)
+            if inspect.isfunction(function) and _is_own(target, function):
+                raise PluginError(
+                    f"{label}: the module has a function {name}, which is never called: a module has no state in a checkpoint",
+                    hint="make the plugin a class with the methods state_dict and load_state_dict, or give the function another name",
+                )
+    else:
         has = [name for name in ("state_dict", "load_state_dict") if callable(getattr(target, name, None))]
         if len(has) == 1:
             missing = "load_state_dict" if has[0] == "state_dict" else "state_dict"

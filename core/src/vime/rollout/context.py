@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -28,7 +27,3 @@ class RolloutContext:
     deterministic: bool
     endpoint: HttpSessions | None = None
     """The HTTP endpoint in front of the engine, under --serve-engine."""
-
-
-current_rollout: ContextVar[Any] = ContextVar("vime_current_rollout", default=None)
-"""The built-in rollout of the run, while a rollout function is called: what `vllm_rollout.generate_rollout` runs."""

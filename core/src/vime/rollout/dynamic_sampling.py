@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from vime.errors import ContractError, DataError, EngineError, VimeError
 from vime.outputs import DynamicFilterOutput
 from vime.rollout.generate import GroupResult, generate_group, train_sampling_params
-from vime.rollout.hook_guards import check_fetched, check_verdict
+from vime.rollout.hook_guards import check_verdict
+from vime.rollout.source_guards import check_fetched
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status
 
@@ -55,8 +56,10 @@ async def judge(filters: list[HookFunction], config: RunConfig, group: list[Samp
         with watched(config, function, group):
             verdict = await function.acall(args=config, samples=group)
         if [id(sample) for sample in group] != before:
+            order = sorted(map(id, group)) == sorted(before)
+            change = "put them in another order" if order else f"left {len(group)} in it"
             raise ContractError(
-                f"{function.label}: dynamic_sampling_filter changed a group of {len(before)} samples; it has {len(group)} now",
+                f"{function.label}: dynamic_sampling_filter was shown a group of {len(before)} samples and {change}",
                 hint="return a verdict only; to leave single samples out, set sample.remove_sample in rollout_sample_filter",
             )
         output = check_verdict(function.label, function.plugin, verdict, group)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from vime.config.upstream import REWARD_DISTRIBUTIONS
+from vime.config.upstream import REWARD_ALIASES, REWARD_DISTRIBUTIONS
 from vime.errors import ConfigError
 from vime.plugins.discovery import discover
 from vime.rollout.reward_guard import where
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import HookFunction, PluginManager
-
-ALIASES = {"remote-rm": "remote", "gpqa": "choice"}
-"""Upstream's reward names that are spelt differently here."""
 
 BUILT_IN_ROLLOUT = "vime.rollout.vllm_rollout.generate_rollout"
 
@@ -57,7 +54,7 @@ class RewardResolver:
         if rm_type:
             boxed = rm_type.startswith("boxed_")
             name = canonicalize_name(rm_type.removeprefix("boxed_"))
-            function = self.functions.get(name) or self.functions.get(ALIASES.get(name, ""))
+            function = self.functions.get(name) or self.functions.get(REWARD_ALIASES.get(name, ""))
             if function is None:
                 raise ConfigError(f"{what}: no enabled plugin answers to rm_type {rm_type!r}; {self._enabled()}", hint=_how_to_get(name))
             return ResolvedReward(function, boxed=boxed)
@@ -111,6 +108,8 @@ class RewardResolver:
             check(self.config)
 
     def _check_dataset(self, dataset: EvalDatasetConfig, sets_rewards: bool) -> None:
+        if dataset.custom_generate_function_path:
+            self.plugins.path_function(dataset.custom_generate_function_path, "custom_generate")
         path = dataset.custom_rm_path or self.config.custom_rm_path
         if path:
             self.plugins.path_function(path, "custom_rm")
@@ -131,7 +130,7 @@ class RewardResolver:
 
 def _how_to_get(name: str) -> str:
     """The line that makes an rm_type work: enable the plugin, install it, or correct the name."""
-    name = ALIASES.get(name, name)
+    name = REWARD_ALIASES.get(name, name)
     catalog = discover()
     if catalog.named(name):
         return f"add --plugin {name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import importlib.util
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import PluginError, VimeError
+from vime.isolation.limits import reward_limit
 from vime.plugins.validation import is_marked
 from vime.rollout.reward_guard import RewardTimeoutError, where
 from vime.rollout.unchanged import watched
@@ -128,6 +128,7 @@ class RewardRunner:
             arguments = call_arguments(self.config, function, samples, group)
             try:
                 async with asyncio.timeout(self.config.reward_timeout) as limit:
+                    reward_limit.set(limit)
                     if function.is_async:
                         return await function.acall(**arguments)
                     value = await _in_daemon_thread(functools.partial(function.call, **arguments))
@@ -241,7 +242,9 @@ async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
     context = contextvars.copy_context()
 
     def finish(value: Any, error: BaseException | None) -> None:
-        if not done.done():
+        if done.done():  # the call was given up
+            _discard(value)
+        else:
             done.set_result((value, error))
 
     def work() -> None:
@@ -250,14 +253,22 @@ async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
             value = context.run(call)
         except BaseException as raised:  # noqa: BLE001 - handed over to the awaiting task, whatever it is
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        try:
             loop.call_soon_threadsafe(finish, value, error)
+        except RuntimeError:  # the loop was closed meanwhile
+            _discard(value)
 
     threading.Thread(target=work, name="vime-reward", daemon=True).start()
     value, error = await done
     if error is not None:
         raise error
     return value
+
+
+def _discard(value: Any) -> None:
+    """Close a coroutine that came too late to be awaited, of which Python would warn from whatever runs next."""
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 def _findable(module: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vime.engine.base import set_current_engine
 from vime.outputs import RolloutFnEvalOutput
-from vime.rollout.context import current_rollout
+from vime.rollout.built_in import current_rollout
 from vime.rollout.evaluate import eval_metrics
 from vime.rollout.guards import check_train_output, normalise_eval_output, normalise_train_output
 from vime.rollout.hook_guards import (

@@ -12,7 +12,7 @@ from vime.data.dataset import load_dataset
 from vime.rollout.data_source import DataSource, RolloutDataSourceWithBuffer
 from vime.rollout.debug_data import count_rollouts
 from vime.rollout.evaluate import EvalDataset
-from vime.rollout.hook_guards import check_data_source
+from vime.rollout.source_guards import check_data_source
 from vime.rollout.unchanged import watched
 
 if TYPE_CHECKING:

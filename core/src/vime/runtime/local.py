@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data
 from vime.errors import EngineError
-from vime.plugins.lock import compare_locks
 from vime.plugins.manager import PluginManager
 from vime.rollout.context import RolloutContext
 from vime.rollout.data_source import DataSource, RolloutDataSource
@@ -106,6 +105,7 @@ class LocalRuntime:
         check_prompt_data(config)
         check_saved_rollouts(config)
         resume = find_resume_point(config)
+        differences = resume.compare_plugins(config, plugins) if resume is not None else []
         quiet_third_parties()
         console = Console(config)
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
@@ -116,6 +116,8 @@ class LocalRuntime:
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
+        for difference in differences:
+            console.warn(difference)
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
@@ -375,9 +377,6 @@ class LocalRuntime:
 
     def _restore(self, resume: ResumePoint) -> None:
         manifest = resume.manifest
-        ignored = self.config.ignore_plugin_lock
-        for warning in [] if ignored else compare_locks(manifest["lock"], self.plugins.lock()):
-            self.console.warn(warning)
         self.rollout_id = manifest["rollout_id"]
         if self.trainer is not None:
             self.trainer.load(str(resume.path))
@@ -385,7 +384,7 @@ class LocalRuntime:
             self.source.load(self.rollout_id)
         elif self.source is not None:
             self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
-        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=ignored)
+        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=self.config.ignore_plugin_lock)
         self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
         self.console.start_scores(self.first_scores)
         if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():

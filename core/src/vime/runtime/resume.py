@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import CheckpointError
+from vime.plugins.lock import compare_locks
 from vime.track.run_dir import RunDir
 from vime.train.checkpoint import damaged, latest_checkpoint, read_manifest
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
+    from vime.plugins.manager import PluginManager
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class ResumePoint:
     manifest: dict[str, Any]
     passed_over: dict[Path, str] = field(default_factory=dict[Path, str])
     """Newer checkpoints that are not whole, with what is wrong with each."""
+
+    def compare_plugins(self, config: RunConfig, plugins: PluginManager) -> list[str]:
+        """A warning for each difference to the plugins that the checkpoint was made with; none under --ignore-plugin-lock.
+
+        Raises PluginError for a plugin that this run does not enable.
+        """
+        return [] if config.ignore_plugin_lock else compare_locks(self.manifest["lock"], plugins.lock())
 
 
 def find_resume_point(config: RunConfig) -> ResumePoint | None:

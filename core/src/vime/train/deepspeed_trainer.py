@@ -90,6 +90,13 @@ class DeepSpeedTrainer:
         current weights exceeds the sync tolerance; it raises if the engine's weights are not the trainer's.
         Raises TrainerError after `max_bad_steps` steps in a row whose loss or gradient is not finite.
         """
+        try:
+            return self._train(batch, verify)
+        except Exception as error:
+            error.add_note(f"in the training on rollout {batch.rollout_id}")
+            raise
+
+    def _train(self, batch: TrainBatch, verify: Callable[[], object] | None) -> dict[str, float]:
         self._refuse_foreign_tokens(batch)
         rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)

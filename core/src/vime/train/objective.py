@@ -138,6 +138,8 @@ class Objective:
             train_log_probs=micro.split(old_K),
             rollout_log_probs=micro.split(rollout_K),
             loss_masks=micro.split(ones_K),
+            total_lengths=[len(row.tokens) for row in micro.rows],
+            response_lengths=[len(row.positions) for row in micro.rows],
         )
         if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[2], dict):
             got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__

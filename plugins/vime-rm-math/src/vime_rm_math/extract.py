@@ -12,7 +12,8 @@ from vime_rm_math.units import SPOKEN_UNITS
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*([^\n]*)")
 _SEGMENT = re.compile(
-    r"\$\$(?P<a>.+?)\$\$|\$(?=\S)(?P<b>(?:[^$\\]|\\.)+?)(?<=\S)\$(?![0-9])|\$\s+(?P<e>(?:[^$\\]|\\.)*?\\[A-Za-z](?:[^$\\]|\\.)*?)\$(?![0-9])|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]",
+    r"\$\$(?P<a>.+?)\$\$|\$(?=\S)(?P<b>(?:[^$\\]|\\.)+?)(?<=\S)\$(?![0-9])"
+    r"|\$\s+(?P<e>(?:[^$\\]|\\.)*?\\[A-Za-z](?:[^$\\]|\\.)*?)\$(?![0-9])|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]",
     re.DOTALL,
 )
 """Mathematics between delimiters. A dollar sign before a digit or after a space is money, not the end of a formula; but for a

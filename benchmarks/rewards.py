@@ -26,6 +26,8 @@ from vime.plugins.manager import PluginManager
 from vime.rollout.rewards import RewardScorer
 
 WORKERS = 2
+WAYS = ((64, False), (64, True), (256, True))
+"""How many samples are measured, one after the other or together."""
 SOLUTION = "Let us see. The first number is 12, and the second is 30; their sum is 42, half of which is 21. " * 8
 """A worked solution of about 760 characters in front of each answer."""
 
@@ -70,10 +72,11 @@ def sample(index: int, pair: tuple[str, str]) -> Sample:
 
 @dataclass
 class Row:
-    """One measurement: `count` samples at a time."""
+    """One measurement of `count` samples, together or one after the other."""
 
     what: str
     count: int
+    together: bool
     wall: float
     own: float
     workers: float
@@ -81,7 +84,7 @@ class Row:
     def cells(self) -> list[str]:
         micro = 1e6 / self.count
         parts = [f"{self.count / self.wall:,.0f}", f"{self.wall * micro:,.0f}", f"{self.own * micro:,.0f}", f"{self.workers * micro:,.0f}"]
-        return [self.what, str(self.count), *parts]
+        return [self.what, str(self.count) if self.together else "1", *parts]
 
 
 class Bench:
@@ -97,20 +100,24 @@ class Bench:
         self.scorer.close()
         self.runner.close()
 
-    def measure(self, what: str, make: Callable[[int], tuple[str, str]], count: int, repetitions: int) -> Row:
+    async def score(self, samples: list[Sample], together: bool) -> None:
+        for part in [samples] if together else [[one] for one in samples]:
+            await self.scorer.score(part)
+
+    def measure(self, what: str, make: Callable[[int], tuple[str, str]], count: int, together: bool, repetitions: int) -> Row:
         """The median of some repetitions after one that does not count. All rewards have to be 1.0."""
         found: list[tuple[float, float, float]] = []
         for repetition in range(repetitions + 1):
             samples = [sample(index, make(index + repetition * count)) for index in range(count)]
             before = time.perf_counter(), time.process_time(), workers_time()
-            self.runner.run(self.scorer.score(samples))
+            self.runner.run(self.score(samples, together))
             after = time.perf_counter(), time.process_time(), workers_time()
             assert all(one.reward == 1.0 for one in samples), [one.response[-60:] for one in samples if one.reward != 1.0][:3]
             if repetition:
                 wall, own, workers = (end - start for start, end in zip(before, after, strict=True))
                 found.append((wall, own, workers))
         wall, own, workers = (statistics.median(row[place] for row in found) for place in range(3))
-        return Row(what, count, wall, own, workers)
+        return Row(what, count, together, wall, own, workers)
 
 
 async def constant(args: object, sample: Sample) -> float:
@@ -149,7 +156,10 @@ def page(repetitions: int) -> str:
     ):
         bench = Bench(plugin)
         try:
-            rows += [bench.measure(what, make, count, repetitions) for what, make in cases for count in (1, 64, 256)]
+            for what, make in cases:
+                rows += [
+                    bench.measure(what, make, count, together, repetitions) for count, together in ((64, False), (64, True), (256, True))
+                ]
         finally:
             bench.close()
     machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"

@@ -395,7 +395,7 @@ def test_the_limit_of_a_reward_stands_still_while_it_waits(waits_for: str) -> No
                 # Twelve of 0.2 s, one after the other: each may take 1 s, and has at most one more before it in the worker.
                 await asyncio.gather(*(asyncio.create_task(reward(pool, 0.2, 1.0)) for _ in range(12)))
             else:
-                pool._ensure_running = slowly(pool._ensure_running)  # type: ignore[method-assign]
+                pool._ensure_running = slowly(pool._ensure_running)
                 await reward(pool, 0.0, 1.0)
             with pytest.raises(TimeoutError):
                 await asyncio.create_task(reward(pool, 20.0, 0.3))

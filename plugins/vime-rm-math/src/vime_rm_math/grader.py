@@ -66,7 +66,8 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     answers = {numeric: extract_answer(response, numeric=numeric) for numeric in {is_numeric(text) for text in accepted}}
     left: list[tuple[str, str]] = []
     for text in accepted:
-        answer = (joined_boxes(response) if is_list(text) else None) or answers[is_numeric(text)]
+        numeric = is_numeric(text)
+        answer = (joined_boxes(response) if not numeric and is_list(text) else None) or answers[numeric]
         verdict = False if answer is None else _at_once(answer, text)
         if verdict:
             return True, ("", ())
@@ -86,8 +87,9 @@ def _at_once(answer: str, label: str) -> bool | None:
     return verdict
 
 
+@functools.lru_cache(maxsize=1024)
 def is_numeric(text: str) -> bool:
-    """Whether a label is a plain number, with or without a unit."""
+    """Whether a label is a plain number, with or without a unit. Remembered: the samples of a group share their label."""
     if PLAIN.fullmatch(text):
         return True
     head, _ = split_unit(notation.clean(text))

@@ -85,7 +85,7 @@ def right_letter(sample: Sample, options: Mapping[str, str]) -> str:
     label = sample.metadata.get("correct_letter")
     label = sample.label if label is None else label
     if hasattr(label, "item") and getattr(label, "ndim", 0) == 0:
-        label = label.item()  # pyright: ignore[reportOptionalMemberAccess]
+        label = label.item()
     who, known = f"sample {sample.index}", f"the choices are {', '.join(options)}"
     if label is None:
         raise ValueError(

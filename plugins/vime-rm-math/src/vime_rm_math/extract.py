@@ -94,7 +94,7 @@ def joined_boxes(text: str) -> str | None:
 def _final_number(response: str) -> str | None:
     tail = response[-_TAIL:]
     if len(tail) < _SHORT and exact_number(notation.clean(tail)) is not None:
-        return tail
+        return notation.unwrap(tail)
     match = _last(_NUMBER, tail)
     if (match is None or match.start() == 0) and len(response) > _TAIL:
         match = _last(_NUMBER, response)

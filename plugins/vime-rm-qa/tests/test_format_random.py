@@ -34,6 +34,7 @@ UNSTRUCTURED = [
     "<think>a<answer>b</answer>",
     "<think>a</think><answer>b</answer><answer>c</answer>",
     "<think><think>a</think></think><answer>b</answer>",
+    "<think>a<think>b</think><answer>c</answer>",
     "<THINK>a</THINK><answer>b</answer>",
     "</think>a<think><answer>b</answer>",
     "<think>a</think></answer>b<answer>",

@@ -46,7 +46,13 @@ def loaded_by(module: str, *, path: Path | None = None) -> set[str]:
 
 
 def test_every_distribution_here_has_an_entry_module() -> None:
-    assert {module.split(".")[0] for module in our_plugin_modules()} == {"vime_filters_basic", "vime_rm_math", "vime_rollout_sft"}
+    assert {module.split(".")[0] for module in our_plugin_modules()} == {
+        "vime_filters_basic",
+        "vime_rm_math",
+        "vime_rm_qa",
+        "vime_rm_remote",
+        "vime_rollout_sft",
+    }
 
 
 @pytest.mark.parametrize("module", LIGHT)

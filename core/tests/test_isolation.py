@@ -15,7 +15,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import pytest
 
 from vime.isolation import IsolatedError, IsolatedPool, IsolatedTimeout
+from vime.isolation.limits import reward_limit
 
 NUM_GPUS = 0
 
@@ -378,6 +379,35 @@ def test_no_process_is_left_behind(end: str, busy: str) -> None:
 def test_importing_the_pool_is_light() -> None:
     source = "import sys, vime.isolation; print([m for m in ('pebble', 'torch', 'numpy', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("waits_for", ["a turn", "the workers"])
+def test_the_limit_of_a_reward_stands_still_while_it_waits(waits_for: str) -> None:
+    async def reward(pool: IsolatedPool, seconds: float, allowed: float) -> None:
+        async with asyncio.timeout(allowed) as limit:
+            reward_limit.set(limit)
+            await pool.acall(time.sleep, seconds)
+
+    async def all_at_once() -> None:
+        with IsolatedPool(1, timeout=30) as pool:
+            if waits_for == "a turn":
+                await asyncio.to_thread(pool.warm_up)
+                # Twelve of 0.2 s, one after the other: each may take 1 s, and has at most one more before it in the worker.
+                await asyncio.gather(*(asyncio.create_task(reward(pool, 0.2, 1.0)) for _ in range(12)))
+            else:
+                pool._ensure_running = slowly(pool._ensure_running)
+                await reward(pool, 0.0, 1.0)
+            with pytest.raises(TimeoutError):
+                await asyncio.create_task(reward(pool, 20.0, 0.3))
+
+    def slowly(start: Callable[[], Any]) -> Callable[[], Any]:
+        def started() -> Any:
+            time.sleep(1.5)
+            return start()
+
+        return started
+
+    asyncio.run(all_at_once())
 
 
 if __name__ == "__main__":

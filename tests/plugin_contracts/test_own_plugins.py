@@ -23,7 +23,7 @@ from vime.testing.fakes import FakeTokenizer
 NUM_GPUS = 0
 
 HOOKS_OF = {
-    "math": {"custom_rm"},
+    **{name: {"custom_rm"} for name in ("math", "dapo", "deepscaler", "remote", "exact", "f1", "choice", "format", "random")},
     "nonzero-std": {"dynamic_sampling_filter"},
     "reward-range": {"dynamic_sampling_filter"},
     "dedup": {"dynamic_sampling_filter"},
@@ -48,7 +48,7 @@ def finished(index: int, reward: float, status: Status = Status.COMPLETED) -> Sa
 
 
 def test_this_file_covers_every_entry_point_of_the_repository() -> None:
-    ours = {"vime-filters-basic", "vime-rm-math", "vime-rollout-sft"}
+    ours = {"vime-filters-basic", "vime-rm-math", "vime-rm-qa", "vime-rm-remote", "vime-rollout-sft"}
     installed = {entry.name for entry in entry_points(group="vime.plugins") if entry.dist is not None and entry.dist.name in ours}
     assert installed == set(HOOKS_OF)
 
@@ -62,9 +62,26 @@ def test_the_plugin_loads_alone_and_twice_alike(name: str) -> None:
     assert first.lock() == second.lock()
 
 
-@pytest.mark.parametrize(("response", "label", "reward"), [(r"so \boxed{4}", "4", 1.0), (r"so \boxed{5}", "4", 0.0), ("", "4", 0.0)])
-def test_math_scores_known_answers_and_changes_nothing_else(response: str, label: str, reward: float) -> None:
-    config, plugins = loaded("math")
+ANSWERS = [
+    ("math", r"so \boxed{4}", "4", 1.0),
+    ("math", r"so \boxed{5}", "4", 0.0),
+    ("math", "", "4", 0.0),
+    ("dapo", "Answer: 4", "4", {"score": 1.0, "acc": 1.0, "pred": "4"}),
+    ("dapo", "Answer: 5", "4", {"score": -1.0, "acc": 0.0, "pred": "5"}),
+    ("deepscaler", r"<think>2 + 2</think>\boxed{4}", "4", 1.0),
+    ("deepscaler", r"\boxed{4}", "4", 0.0),
+    ("exact", "The Paris.", "Paris", 1.0),
+    ("f1", "Austen", "Jane Austen", 2 / 3),
+    ("choice", "The answer is (B).", "B", 1.0),
+    ("format", "<think>a</think><answer>b</answer>", None, 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "response", "label", "reward"), ANSWERS)
+def test_rewards_score_known_answers_and_change_nothing_else(
+    name: str, response: str, label: str | None, reward: float | dict[str, object]
+) -> None:
+    config, plugins = loaded(name, reward_key="score" if isinstance(reward, dict) else None)
     scorer = RewardScorer(config, plugins)
     sample = Sample(index=0, prompt="2+2", response=response, tokens=[1, 2], response_length=1, label=label, status=Status.COMPLETED)
     before = sample.to_dict()
@@ -72,9 +89,28 @@ def test_math_scores_known_answers_and_changes_nothing_else(response: str, label
         asyncio.run(scorer.score([sample]))
     finally:
         scorer.close()
-    assert sample.reward == reward
+    assert sample.reward == (reward if isinstance(reward, dict) else pytest.approx(reward))
     after = sample.to_dict()
     assert {key for key in before if before[key] != after[key]} == {"reward"}
+
+
+@pytest.mark.parametrize(
+    ("rm_type", "name"),
+    [
+        ("remote_rm", "remote"),
+        ("gpqa", "choice"),
+        ("f1", "f1"),
+        ("random", "random"),
+        ("math", "math"),
+        ("dapo", "dapo"),
+        ("deepscaler", "deepscaler"),
+    ],
+)
+def test_upstreams_reward_names_find_the_plugin(rm_type: str, name: str) -> None:
+    config = RunConfig(plugin=[name, "exact"], rm_type=rm_type, rm_url="http://judge/score")
+    scorer = RewardScorer(config, PluginManager.load(config))
+    assert scorer.resolver.resolve(finished(0, 0.0)).function.plugin == name
+    scorer.close()
 
 
 @pytest.mark.parametrize("name", GROUP_FILTERS)

@@ -137,7 +137,6 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
         ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
         ({"engines": "2"}, "--engines 2"),
         ({"wandb": True}, "--wandb"),
-        ({"rm_url": "http://judge"}, "--rm-url http://judge"),
         ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo"),
         ({"lambd": "0.9"}, "--lambd 0.9"),
         ({"value_clip": "0.1"}, "--value-clip 0.1"),

@@ -11,6 +11,8 @@ from vime.api import hookimpl
 from vime.config.eval import EvalDatasetConfig
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError, ContractError, PluginError
+from vime.isolation import IsolatedTimeout
+from vime.plugins.discovery import Catalog
 from vime.plugins.manager import PluginManager
 from vime.rollout.reward_guard import last_boxed
 from vime.rollout.reward_worker import BusyTime
@@ -279,7 +281,8 @@ def test_case_k9_two_reward_plugins_without_rm_type_are_named():
         ("gpqa", "pip install vime-rm-qa, then add --plugin choice"),
     ],
 )
-def test_upstreams_reward_names_have_their_pip_line(rm_type, line):
+def test_upstreams_reward_names_have_their_pip_line(rm_type, line, monkeypatch):
+    monkeypatch.setattr("vime.rollout.reward_resolver.discover", lambda: Catalog((), "0.1.0"))  # where nothing is installed
     with pytest.raises(ConfigError) as caught:
         scorer_of(constant(1), rm_type=rm_type)
     assert caught.value.hint == line
@@ -536,6 +539,35 @@ def test_a_rewards_own_timeout_error_is_its_own():
     scorer = scorer_of(plugin(custom_rm), on_reward_error="zero")
     assert score(scorer, [sample()]) == [0.0]
     assert errors(scorer) == {"reward_errors/toy/TimeoutError": 1.0}
+
+
+def test_a_time_out_of_an_isolated_pool_is_counted_as_one():
+    async def custom_rm(self, sample):
+        raise IsolatedTimeout("parse", 2.0, "processor")
+
+    scorer = scorer_of(plugin(custom_rm), on_reward_error="zero")
+    assert score(scorer, [sample()]) == [0.0]
+    assert errors(scorer) == {"reward_errors/toy/timeout": 1.0}
+
+
+@pytest.mark.parametrize("url", [None, "http://judge"])
+def test_a_reward_plugin_may_refuse_a_configuration_at_start(url):
+    class Judge:
+        def check_args(self, args):
+            if args.rm_url is None:
+                raise ConfigError("--rm-url is not set")
+
+        @hookimpl
+        async def custom_rm(self, sample):
+            return 1.0
+
+    config, plugins = RunConfig(rm_url=url), PluginManager()
+    plugins.add(Judge, name="judge")
+    if url is None:
+        with pytest.raises(ConfigError, match="--rm-url is not set"):
+            RewardScorer(config, plugins)
+    else:
+        RewardScorer(config, plugins).close()
 
 
 def test_case_b2_threads_that_hang_cost_their_own_samples_only():

@@ -106,6 +106,12 @@ EQUAL: list[tuple[str, object]] = [
     ("i", r"\sqrt{-1}"), ("2i^2", "-2"), (r"\frac{5}{\sqrt{5}}", r"\sqrt5"), (r"x \in [1,2]", "[1,2]"), ("[1,2]", r"x \in [1,2]"),
     (r"1 \le x \le 2", r"x \in [1,2]"), (r"x<2 \text{ or } x>3", r"x>3 \text{ or } x<2"), (r"\{x \mid x > 3\}", r"(3,\infty)"),
     (r"k=-2 \text{ and } k = 5", "5,-2"), (r"\text{odd}", "odd"),
+    # spellings met in other projects' tests of the same kind
+    (r"32,\! 349", "32349"), (r"11,\!111,\! 111", "11111111"), ("14 {, }916", "14916"), (r"x \approx 3.14", "3.14"),
+    (r"\frac{\sqrt{3}}{3} \approx 0.577", r"\frac{\sqrt{3}}{3}"), ("1", "|AB| = 1"), ("AB/CD = 2", "2"), (r"x \gt 5", "x > 5"),
+    (r"5\textnormal{ miles}", "5 miles"), (r"918\frac{1}{2}", 918.5), (r"\mathrm{E}", "E"), ("f'", "f'"), ("(r+5)(r+5)", "(r+5)^2"),
+    ("x = y + 2", "x - (y+2) = 0"), (r"\left[\begin{array}{cc}1 & 2 \\ 3 & 4\end{array}\right]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+    ("x^2 + 2x - (-1)", "x^2+2x+1"),
 ]  # fmt: skip
 
 UNEQUAL: list[tuple[str, object]] = [
@@ -172,6 +178,11 @@ UNEQUAL: list[tuple[str, object]] = [
     ("x=1 or x=2", "x=1"), ("8:15", "8.25"), (r"0.\overline{12}", "0.12"), (r"0.1\overline{2}", r"0.\overline{12}"),
     (r"1\frac{1}{2}", r"\frac{1}{2}"), (r"3\frac{1}{2}", r"\frac{3}{2}"), (r"\sqrt{-4}", "2"), ("1/(1/2)", "1/2"), ("2^{2^2}", "4"),
     ("a", r"\alpha"), ("T", "F"), (r"\text{B and C}", "B"), ("(A) 3", "B"),
+    # spellings met in other projects' tests of the same kind
+    ("32, 349", "32349"), (r"5 \approx 7", "7"), (r"\frac{\sqrt{3}}{3} \approx 0.577", r"\frac{\sqrt{2}}{3}"), ("2", "|AB| = 1"),
+    (r"x \gt 5", "x < 5"), (r"\mathrm{E} \cdot 2", "E"), ("5", "5.001"), (r"\sqrt{67},-\sqrt{85}", r"\sqrt{67}"),
+    ("x^2+2x+1", "x^3+2x+1"), ("x+2n+1", "x+1"), ("3.14159", "3.1416"), ("75", "0.75"), (r"4\sqrt{2}", "4"), ("1.22", "1,22"),
+    (r"0.0833333333333333", r"\frac{1}{12}"), (r"\text{oddd}", "odd"), (r"x = 5 + 5 + 1 = 7 = 11", "11"),
 ]  # fmt: skip
 
 

@@ -52,6 +52,9 @@ NUMBERS = [
     (r"that is \dfrac34.", 0.75),
     ("in all 50%", 0.5),
     ("in all 50 percent.", 0.5),
+    ("28 pct", 0.28),
+    ("$28$ percent", 0.28),
+    ("1 000", 1000),
     (r"in all $50\%$.", 0.5),
     ("in all $50$%.", 0.5),
     ("which is 1.5e3", 1500),
@@ -103,6 +106,19 @@ EXPRESSIONS = [
     ("The final answer is: **(B)**", "B"),
     ("x+1", "x+1"),
     ("B", "B"),
+    (r"Therefore $x \geq 5$ is the solution.", "x >= 5"),
+    (r"The matrix is $ \begin{pmatrix}1 & 0 \\ 0 & 1\end{pmatrix} $.", r"\begin{pmatrix}1&0\\0&1\end{pmatrix}"),
+    (r"\boxed{-2} \quad \text{and} \quad \boxed{1}", "1, -2"),
+    (r"$\boxed{1}$, $\boxed{2}$ and $\boxed{3}$", r"\{1, 2, 3\}"),
+    (r"\boxed{(2, 2)} and \boxed{(6, 2)}.", "(2,2), (6,2)"),
+]
+LISTS = [
+    (r"first \boxed{1}, then it turns out to be \boxed{2}", "1, 2"),  # a correction
+    (r"\boxed{1} and \boxed{2}", "1, 3"),
+    (r"\boxed{1} and \boxed{2}", "1"),
+    (r"\boxed{1} and \boxed{2", "1, 2"),
+    (r"\boxed{1} and \boxed{}", "1, 2"),
+    (r"\boxed{1} and \boxed{2} and \boxed{3}", "1, 2"),
 ]
 
 
@@ -127,6 +143,11 @@ def test_what_is_not_the_final_number(response: str, label: object) -> None:
 def test_final_expressions(response: str, label: str) -> None:
     assert grade(response, label) == 1.0
     assert grade(response, r"\sqrt{77}") == 0.0
+
+
+@pytest.mark.parametrize(("response", "label"), LISTS)
+def test_boxes_that_are_not_that_list(response: str, label: str) -> None:
+    assert grade(response, label) == 0.0
 
 
 def test_an_open_box_is_no_answer_even_for_the_right_number() -> None:

@@ -99,7 +99,6 @@ _NOT_YET: dict[str, Callable[[Any], bool]] = {
     "trainer_ranks": lambda value: value != 1,
     "engines": lambda value: value != 1,
     "engine_tp": lambda value: value != 1,
-    "rm_url": bool,
     "advantage_estimator": lambda value: value == "ppo",
     "lambd": lambda value: value != RunConfig.model_fields["lambd"].default,
     "value_clip": lambda value: value != RunConfig.model_fields["value_clip"].default,

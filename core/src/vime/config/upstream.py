@@ -13,6 +13,7 @@ REWARD_DISTRIBUTIONS = {
     "f1": "vime-rm-qa",
     "choice": "vime-rm-qa",
     "format": "vime-rm-qa",
+    "random": "vime-rm-qa",
 }
 """Which distribution to install for a reward."""
 

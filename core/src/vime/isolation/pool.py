@@ -12,11 +12,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.isolation import worker
+from vime.isolation.limits import standing_still
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
+
+_AHEAD = 2
+"""Calls of one event loop that are with a worker or next in line for it; the others wait for their turn."""
 
 
 class IsolatedTimeout(TimeoutError):
@@ -75,6 +82,7 @@ class IsolatedPool:
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._closed = False
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
     def call(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> T:
         """Run `function(*args)` in a worker and return its value.
@@ -97,19 +105,29 @@ class IsolatedPool:
         return _unpack(outcome, function)
 
     async def acall(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> T:  # noqa: ASYNC109 (a limit that kills)
-        """`call` for event loops: never blocks the loop. Cancelling it kills the worker that runs the call."""
+        """`call` for event loops: never blocks the loop. Cancelling it kills the worker that runs the call.
+
+        In a reward, --reward-timeout stands still while the call waits for its turn or for the workers to start.
+        """
         import asyncio
 
         request, limit = _pack(function, args, self.processor_timeout), self._limit(timeout)
-        outcome: worker.Outcome | None = None
-        while outcome is None:
-            running = self._running
-            if running is None or not running.usable:
-                running = await asyncio.to_thread(self._ensure_running)
-            try:
-                outcome = await asyncio.wrap_future(running.schedule(request, limit))
-            except _POOL_FAILURES as error:
-                self._after_failure(error, running, function, limit)
+        turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AHEAD * self.workers))
+        with standing_still():
+            await turns.acquire()
+        try:
+            outcome: worker.Outcome | None = None
+            while outcome is None:
+                running = self._running
+                if running is None or not running.usable:
+                    with standing_still():
+                        running = await asyncio.to_thread(self._ensure_running)
+                try:
+                    outcome = await asyncio.wrap_future(running.schedule(request, limit))
+                except _POOL_FAILURES as error:
+                    self._after_failure(error, running, function, limit)
+        finally:
+            turns.release()
         return _unpack(outcome, function)
 
     def warm_up(self) -> None:

@@ -14,6 +14,8 @@ from vime.rollout.reward_guard import where
 from vime.sample import Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import HookFunction, PluginManager
@@ -84,6 +86,8 @@ class RewardResolver:
                     )
         if config.debug_train_only or config.load_debug_rollout_data:
             return
+        for function in self.functions.values():
+            self._ask_plugin(function)
         sets_rewards = self.plugins.claimed("custom_generate") is not None and not self.functions
         if config.num_rollout != 0 and self._built_in(evaluation=False):
             if config.loss_type == "sft_loss":
@@ -95,6 +99,13 @@ class RewardResolver:
         if self._built_in(evaluation=True):
             for dataset in config.eval_datasets:
                 self._check_dataset(dataset, sets_rewards)
+
+    def _ask_plugin(self, function: HookFunction) -> None:
+        """Let a reward plugin refuse the configuration: its method `check_args(args)`, where it has one, raises ConfigError."""
+        plugin = self.plugins.get(function.plugin)
+        check: Callable[[RunConfig], None] | None = getattr(plugin.obj, "check_args", None) if plugin is not None else None
+        if check is not None:
+            check(self.config)
 
     def _check_dataset(self, dataset: EvalDatasetConfig, sets_rewards: bool) -> None:
         if dataset.custom_generate_function_path:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import PluginError, VimeError
+from vime.isolation.limits import reward_limit
 from vime.plugins.validation import is_marked
 from vime.rollout.reward_guard import RewardTimeoutError, where
 from vime.rollout.unchanged import watched
@@ -127,6 +128,7 @@ class RewardRunner:
             arguments = call_arguments(self.config, function, samples, group)
             try:
                 async with asyncio.timeout(self.config.reward_timeout) as limit:
+                    reward_limit.set(limit)
                     if function.is_async:
                         return await function.acall(**arguments)
                     value = await _in_daemon_thread(functools.partial(function.call, **arguments))

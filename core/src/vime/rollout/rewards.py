@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from vime.isolation import IsolatedTimeout
 from vime.rollout.hook_guards import Place, check_looked_at
 from vime.rollout.reward_guard import (
     BadRewardError,
@@ -163,7 +164,7 @@ class RewardScorer:
 
     def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope) -> None:
         """Count a failed reward, then raise, drop the sample, or give it a zero."""
-        kinds = {RewardTimeoutError: "timeout", BadRewardError: "bad_value"}
+        kinds = {RewardTimeoutError: "timeout", IsolatedTimeout: "timeout", BadRewardError: "bad_value"}
         kind = error.kind if isinstance(error, WorkerError) else kinds.get(type(error), type(error).__name__)
         self._errors[plugin, kind] += 1
         if self.config.on_reward_error == "raise":

@@ -196,6 +196,7 @@ class LocalRuntime:
         if self.trainer is not None:
             self.trainer.close()
         self.tracker.close()
+        self.event_loop.run_until_complete(self.event_loop.shutdown_asyncgens())  # what plugins keep open for this loop
         self.event_loop.close()
 
     def _settle_event_loop(self) -> None:

@@ -23,6 +23,7 @@ MOST_MEMBERS = 64
 _VARIABLE = re.compile(
     r"(?:[A-Za-z]|\\[a-z]+)'{0,3}(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]{1,12}\}))?(?:\([A-Za-z0-9,+\- ]{1,12}\))?"
     r"|\\(?:vec|mathbf|hat|bar|overline|angle|operatorname)\s*\{?[A-Za-z]{1,3}\}?|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}"
+    r"|\|[A-Z]{1,3}\||[A-Z]{1,3}\s*[:/]\s*[A-Z]{1,3}|\\frac\{[A-Z]{2,3}\}\{[A-Z]{2,3}\}"
     r"|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
 )
 _EQUALS = r"(?<![<>!:])=(?!=)"
@@ -75,7 +76,7 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
     """
     if PLAIN.fullmatch(answer) and PLAIN.fullmatch(label):
         return Fraction(answer) == Fraction(label)
-    cleaned_answer, cleaned_label = notation.clean(answer), notation.clean(label)
+    cleaned_answer, cleaned_label = _exactly(notation.clean(answer)), _exactly(notation.clean(label))
     if not cleaned_answer or not cleaned_label:
         return False
     quick = _same_text(cleaned_answer, cleaned_label)
@@ -97,6 +98,24 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
     if answer_variable and not label_variable and _is_equation(cleaned_label):
         answer_body = cleaned_answer
     return _same(_term(answer_body), _term(label_body), symbolic)
+
+
+def is_list(text: str) -> bool:
+    """Whether a raw label is a list or a set of two or more."""
+    if PLAIN.fullmatch(text) or len(text) > MOST_CHARACTERS:
+        return False
+    term = _term(_take_variable(notation.clean(text))[1])
+    return isinstance(term, Collection) and term.opening == "{" and len(term.members) > 1
+
+
+def _exactly(text: str) -> str:
+    r"""Without the approximation that follows an exact value; behind a name it is the value: `x \approx 3.14` is `x = 3.14`."""
+    if r"\approx" not in text:
+        return text
+    exact, *rest = notation.split_top(text, r"\\approx(?![A-Za-z])")
+    if not rest:
+        return text
+    return f"{exact}={rest[0]}" if _VARIABLE.fullmatch(exact.strip()) else exact
 
 
 def _same_text(answer: str, label: str) -> bool | None:

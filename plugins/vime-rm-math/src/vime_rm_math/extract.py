@@ -12,9 +12,12 @@ from vime_rm_math.units import SPOKEN_UNITS
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*([^\n]*)")
 _SEGMENT = re.compile(
-    r"\$\$(?P<a>.+?)\$\$|\$(?=\S)(?P<b>(?:[^$\\]|\\.)+?)(?<=\S)\$(?![0-9])|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL
+    r"\$\$(?P<a>.+?)\$\$|\$(?=\S)(?P<b>(?:[^$\\]|\\.)+?)(?<=\S)\$(?![0-9])"
+    r"|\$\s+(?P<e>(?:[^$\\]|\\.)*?\\[A-Za-z](?:[^$\\]|\\.)*?)\$(?![0-9])|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]",
+    re.DOTALL,
 )
-"""Mathematics between delimiters. A dollar sign before a digit or after a space is money, not the end of a formula."""
+"""Mathematics between delimiters. A dollar sign before a digit or after a space is money, not the end of a formula; but for a
+formula with a command in it, which may have spaces inside its delimiters."""
 _PLAIN = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _NUMBER = re.compile(
     rf"""
@@ -28,12 +31,15 @@ _NUMBER = re.compile(
       | (?: {_PLAIN} ) (?: [eE][-+]?[0-9]+ (?![0-9A-Za-z]) | \s*(?:\\times|×|\*)\s*10\s*\^\s*(?:\{{\s*[-−]?[0-9]+\s*\}}|[-−]?[0-9]+) )?
         (?: \s?\^\s?(?: \{{ [^{{}}]{{1,20}} \}} | [-−]?[0-9]+ ) )?
     )
-    (?: \s?\\?% | \s?percent\b | \s (?:hundred|thousand|million|billion|trillion|dozen)\b )?
+    (?: \s?\\?% | \s?(?:percent|pct)\b | \s (?:hundred|thousand|million|billion|trillion|dozen)\b )?
     (?: \s? (?:{SPOKEN_UNITS}) (?: \^\{{?[23]\}}? | [²³] | /(?:{SPOKEN_UNITS}) )? (?![A-Za-z0-9]) )?
     """,
     re.VERBOSE,
 )
-_CONCLUSION = re.compile(r"(?i:answer|result|solution)[*_]{0,2}(?:\s+is|\s*:)?[*_]{0,2}\s*:?\s*([^\n]{1,200})\s*$")
+_CONCLUSION = re.compile(r"(?i:answer|result|solution)[*_]{0,2}(?:\s+is|\s*[:=])[*_]{0,2}\s*:?\s*([^\n]{1,200})\s*$")
+_BETWEEN = re.compile(r"(?:[\s,;$]|\\[,;:! ()\[\]]|\\q?quad(?![A-Za-z])|\\text\s*\{[\s,]*(?:and|or)?[\s,]*\}|\b(?:and|or)\b)*")
+_MOST_BOXES = 32
+_SHORT = 60
 _TAIL = 4000
 
 
@@ -56,17 +62,39 @@ def extract_answer(response: str, *, numeric: bool = True) -> str | None:
 
 def last_box(text: str) -> tuple[bool, str | None]:
     r"""Whether there is a `\boxed{`, and the content of the last one: None where it is empty or never closed."""
-    last = _last(_BOX, text)
-    if last is None:
+    span = last_box_span(text)
+    if span is None:
         return False, None
-    start = last.end() - 1
-    end = notation.closing_brace(text, start)
-    content = text[start + 1 : end] if end >= 0 else ""
+    content = text[span[0] : span[1]] if span[1] >= 0 else ""
     return True, content if content.strip() else None
+
+
+def last_box_span(text: str) -> tuple[int, int] | None:
+    r"""Where the content of the last `\boxed{` starts and ends; the end is -1 where it is never closed. None without one."""
+    last = _last(_BOX, text)
+    return None if last is None else (last.end(), notation.closing_brace(text, last.end() - 1))
+
+
+def joined_boxes(text: str) -> str | None:
+    r"""The contents of the boxes that end a text, as a list, where nothing but commas, "and" and the like stand between them.
+
+    None for fewer than two: `\boxed{1}` and, later on, `\boxed{2}` is a correction, and not a list.
+    """
+    contents: list[str] = []
+    start = len(text)
+    for box in reversed(deque(_BOX.finditer(text), maxlen=_MOST_BOXES)):
+        end = notation.closing_brace(text, box.end() - 1)
+        if end < 0 or (contents and not _BETWEEN.fullmatch(text, end + 1, start)):
+            break
+        contents.append(text[box.end() : end])
+        start = box.start()
+    return ", ".join(reversed(contents)) if len(contents) > 1 and all(map(str.strip, contents)) else None
 
 
 def _final_number(response: str) -> str | None:
     tail = response[-_TAIL:]
+    if len(tail) < _SHORT and exact_number(notation.clean(tail)) is not None:
+        return notation.unwrap(tail)
     match = _last(_NUMBER, tail)
     if (match is None or match.start() == 0) and len(response) > _TAIL:
         match = _last(_NUMBER, response)
@@ -75,7 +103,7 @@ def _final_number(response: str) -> str | None:
         return None
     for segment in _SEGMENT.finditer(tail):
         if segment.start() <= match.start() < segment.end() and segment.end() >= match.end():
-            following = re.match(r"\s?\\?%", tail[segment.end() :])
+            following = re.match(r"\s?(?:\\?%|(?:percent|pct)\b)", tail[segment.end() :])
             return _inside(segment) + (following.group() if following else "")
     return match.group()
 

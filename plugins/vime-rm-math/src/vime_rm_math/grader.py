@@ -11,9 +11,9 @@ from typing import Any
 
 from vime.api import IsolatedPool
 from vime_rm_math import guard, notation
-from vime_rm_math.compare import same_answer
+from vime_rm_math.compare import is_list, same_answer
 from vime_rm_math.exact import MOST_DIGITS, PLAIN, exact_number
-from vime_rm_math.extract import extract_answer, last_box
+from vime_rm_math.extract import extract_answer, joined_boxes, last_box
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
 
@@ -66,7 +66,8 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     answers = {numeric: extract_answer(response, numeric=numeric) for numeric in {is_numeric(text) for text in accepted}}
     left: list[tuple[str, str]] = []
     for text in accepted:
-        answer = answers[is_numeric(text)]
+        numeric = is_numeric(text)
+        answer = (joined_boxes(response) if not numeric and is_list(text) else None) or answers[numeric]
         verdict = False if answer is None else _at_once(answer, text)
         if verdict:
             return True, ("", ())
@@ -86,8 +87,9 @@ def _at_once(answer: str, label: str) -> bool | None:
     return verdict
 
 
+@functools.lru_cache(maxsize=1024)
 def is_numeric(text: str) -> bool:
-    """Whether a label is a plain number, with or without a unit."""
+    """Whether a label is a plain number, with or without a unit. Remembered: the samples of a group share their label."""
     if PLAIN.fullmatch(text):
         return True
     head, _ = split_unit(notation.clean(text))

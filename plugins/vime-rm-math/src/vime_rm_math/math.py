@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from vime.api import Sample, hookimpl
-from vime.api import Settings as BaseSettings
-from vime_rm_math.grader import Grader
+from vime_rm_math.settings import AnswerSettings
 
 
 class Math:
     """Rewards right final answers."""
 
-    class Settings(BaseSettings):
-        timeout: float = Field(default=2.0, gt=0)
-        """Limit in seconds of processor time for an answer that needs more than exact arithmetic; past it, a counted timeout."""
-        workers: int = Field(default=2, ge=1)
-        """Processes that decide such answers. They start with the first one."""
+    class Settings(AnswerSettings):
+        """`--set math.timeout=5`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.grader = Grader(timeout=settings.timeout, workers=settings.workers)
+        self.grader = settings.grader()
 
     @hookimpl
     async def custom_rm(self, sample: Sample) -> float:

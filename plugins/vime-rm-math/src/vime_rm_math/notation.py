@@ -24,7 +24,7 @@ _TABLE = str.maketrans({**_CHARACTERS, **{chr(code): " " for code in [*range(32)
 
 _SUPERSCRIPT = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
-_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])(?:\\[,;:! ]|\{,\}|~)(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])(?:,?\\[,;:!]\s*|\\ |\s*\{\s*,\s*\}\s*|~)(?=[0-9]{3}(?![0-9]))")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])\s*\.?")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![A-Za-z])|qquad(?![A-Za-z])|hspace\{[^{}]*\}|thinspace(?![A-Za-z]))|~")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
@@ -36,7 +36,7 @@ _SYNONYMS = [
     (re.compile(rf"\\{old}(?![A-Za-z])"), lambda _, new=new: new)
     for old, new in {
         "leqslant": r"\le ", "leq": r"\le ", "geqslant": r"\ge ", "geq": r"\ge ", "ne": r"\neq ", "varnothing": r"\emptyset ",
-        "degree": r"^{\circ}", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
+        "degree": r"^{\circ}", "gt": ">", "lt": "<", "textnormal": r"\text", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
         "div": "/", "dots": "...", "ldots": "...", "cdots": "...",
     }.items()
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def unwrap(text: str) -> str:
         before = text
         text = text.strip()
         if not text.endswith("..."):
-            text = text.rstrip(".,;: ")
+            text = text.rstrip(".,;: \\")
         text = _APPROXIMATELY.sub("", text)
         for opening, closing in _WRAPPERS:
             inside = text[len(opening) : -len(closing)]

@@ -1,0 +1,1 @@
+"""Rewards for answers to questions, for vime: the plugins `exact`, `f1`, `choice`, `format` and `random`."""

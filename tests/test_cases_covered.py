@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CASES = {
     "sampling and filters": ("a1", "a3", "a4", "a5", "a6", "a7", "a11", "a13", "a14", "a16"),
-    "rewards": ("b1", "b2", "b4", "b6", "b7", "b8", "b10", "b11", "b12"),
+    "rewards": ("b1", "b2", "b4", "b6", "b7", "b8", "b10", "b11", "b12", "b16"),
     "normalisation, masks, empty batches": ("c1", "c4", "d2", "d4", "d5", "d6", "d8", "d10", "e1", "e3", "g4"),
     "data, resume, evaluation, configuration": ("h1", "h2", "h4", "h6", "h8", "j1", "j2", "j6", "j7", "j8", "j10"),
     "plugins": ("k1", "k3", "k4", "k6", "k8", "k9"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Sequence
 from typing import Any, cast
 
 from vime.api import ConfigError, Sample, Status, rollouts
 from vime.engine.base import SamplingParams
-from vime.errors import EngineError
+from vime.errors import EngineError, VimeError
 from vime.testing.checks.base import Bench, Check, CheckFailed, fail, skip
 from vime.testing.checks.generate_stage import (
     TRAIN,
@@ -23,8 +24,9 @@ from vime.testing.checks.generate_stage import (
     usable_rows,
     various,
 )
-from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens, covered
-from vime.testing.checks.rollout_loop import Turns, cancelled, drive
+from vime.testing.checks.loop_watch import Phase, Stalls, watch
+from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens, covered, trained_positions
+from vime.testing.checks.rollout_loop import cancelled, drive
 from vime.testing.checks.rollout_stage import CHAT_ROWS, TEXT_ROWS, Stage
 
 HOOK = "custom_generate"
@@ -34,7 +36,7 @@ def train(bench: Bench) -> None:
     """What it returns passes the checks of a training rollout: tokens, masks and log-probs are aligned, status and reward are set."""
     try:
         with Stage(bench, rows=TEXT_ROWS) as stage:
-            stage.train()
+            _train(stage)
     except (Exception, CheckFailed) as error:  # noqa: BLE001 - raised again unless it works with chat prompts
         try:
             with Stage(bench, rows=CHAT_ROWS) as stage:
@@ -43,6 +45,16 @@ def train(bench: Bench) -> None:
             if isinstance(error, ConfigError):
                 skip(f"it refuses the configuration of the checks: {error.message}; give one that it takes as args")
             raise error from None
+
+
+def _train(stage: Stage) -> None:
+    """A training rollout; says it plainly where every sample comes back aborted, which ends as too few groups."""
+    try:
+        stage.train()
+    except VimeError:
+        if any(request.aborted.is_set() for request in stage.engine.requests):
+            fail("it aborted its own requests, so that no sample was finished", hint="abort only sessions of your own, by their session_id")
+        raise
 
 
 def evaluation(bench: Bench) -> None:
@@ -98,6 +110,12 @@ def prompt_tokens(bench: Bench) -> None:
                     f"{sample.response_length} response tokens and no text in sample.response",
                     hint="pass text=generation.text to append_response_tokens",
                 )
+            prompt = result.engine.tokenizer.decode(sample.tokens[:start], skip_special_tokens=True)
+            if prompt and sample.response.startswith(prompt) and not text.startswith(prompt):
+                fail(
+                    f"sample.response begins with the prompt: {sample.response[:60]!r}",
+                    hint="the response is what follows the prompt: pass text=generation.text to append_response_tokens",
+                )
 
 
 def tokens(bench: Bench) -> None:
@@ -109,6 +127,45 @@ def tokens(bench: Bench) -> None:
             check_tokens(sample, result.engine)
     if not asked:
         skip("it asks nothing of the engine")
+
+
+def mask(bench: Bench) -> None:
+    """The mask fits the tokens: an answer of the engine is not trained but for its first or its last token."""
+    looked = shifted = 0
+    for result in plain(bench):
+        for sample in result.samples:
+            known, trained = covered(sample, result.engine.answers), set(trained_positions(sample))
+            run = sorted(known)
+            if len(run) < 3 or run[-1] - run[0] != len(run) - 1 or len(result.engine.answers) > 1:
+                continue
+            looked += 1
+            shifted += set(run) - trained in ({run[0]}, {run[-1]})
+    if not looked:
+        skip("no response is one answer of the engine")
+    if shifted == looked:
+        fail(
+            "every answer of the engine is trained but for one token at its end: the mask is shifted by one",
+            hint="loss_mask has an entry for each response token, 1 where the engine generated it; append_response_tokens keeps it",
+        )
+
+
+def end(bench: Bench) -> None:
+    """The end-of-sequence token that the engine generated stays in the response: the policy learns to stop."""
+    looked = lost = 0
+    for result in plain(bench):
+        eos = result.engine.tokenizer.eos_token_id
+        for sample in result.samples:
+            for answer in result.engine.answers[-1:]:
+                generated_ids = answer.generation.token_ids
+                looked += _is_last(sample, answer) and generated_ids[-1] == eos
+                lost += generated_ids[-1:] == [eos] and sample.tokens == answer.prompt + generated_ids[:-1]
+    if lost:
+        fail(
+            "the response lacks the end-of-sequence token that the engine generated: the policy does not learn to stop",
+            hint="append generation.token_ids as they are; generation.text has no special tokens",
+        )
+    if not looked:
+        skip("no response ends with an end-of-sequence token")
 
 
 def log_probs(bench: Bench) -> None:
@@ -267,13 +324,43 @@ def deterministic(bench: Bench) -> None:
     """The same prompt, engine and seed give the same response."""
     if not bench.deterministic:
         skip("declared as not deterministic")
-    one, other = _tokens(plain(bench)), _tokens(plain(bench))
+    rows, found = usable_rows(bench)[:2], list[dict[int, list[list[int]]]]()
+    for seed in (1, 2):
+        random.seed(seed)  # what it takes from the global generator shows
+        found.append(_tokens(one_by_one(bench, rows)))
+    one, other = found
     for index, tokens_of in one.items():
         if tokens_of != other[index]:
             fail(
                 "the same prompt with the same seed gives other tokens",
                 hint="seed what is random from sampling_params['seed'] or sample.index",
             )
+
+
+def leftovers(bench: Bench) -> None:
+    """It leaves no task behind, and the random numbers of others alone."""
+    drawn: list[float] = []
+
+    async def watched(stage: Stage) -> list[str]:
+        before = asyncio.all_tasks()
+        await _generate(stage, fresh_sample(stage.rows[0]))
+        drawn.append(random.random())
+        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.05))])
+        left = asyncio.all_tasks() - before
+        return sorted({getattr(task.get_coro(), "__qualname__", "?") for task in left})
+
+    state = random.getstate()
+    try:
+        for seed in (1, 2):
+            with Stage(bench, rows=usable_rows(bench)) as stage:
+                random.seed(seed)
+                left = drive(watched(stage))
+                if left:
+                    fail(f"tasks still there after it returned: {', '.join(left)}", hint="await what was started: asyncio.TaskGroup does")
+    finally:
+        random.setstate(state)
+    if drawn[0] == drawn[1]:
+        fail("it seeds the random numbers of the module `random`", hint="use a generator of your own: random.Random(sample.index)")
 
 
 def concurrent(bench: Bench) -> None:
@@ -335,14 +422,30 @@ def blocking(bench: Bench) -> None:
     """It lets the event loop turn, so that other samples are generated meanwhile."""
     with Stage(bench, rows=usable_rows(bench)) as stage:
         drive(_generate(stage, fresh_sample(stage.rows[0])))  # imports and caches of the first call
-        turns = Turns()
+        home = (getattr(stage.function.function, "__module__", None) or "").partition(".")[0]
 
-        async def watched() -> None:
-            async with turns:
-                await asyncio.gather(*(_generate(stage, fresh_sample(row, index)) for index, row in enumerate(stage.rows[:3], 1)))
+        async def watched(phase: Phase) -> None:
+            for index, row in enumerate(stage.rows[:3], 1):
+                phase(f"{index}")
+                await _generate(stage, fresh_sample(row, index))
 
-        drive(watched())
-    turns.check()
+        if stage.function.is_async:
+            found = sorted(watch(watched, home, limit=5.0).values(), key=_held) or [Stalls()]
+            middle = found[len(found) // 2]
+            if _held(middle) >= STALL_SECONDS:
+                where, line = middle.place
+                fail(
+                    f"it holds up the event loop: it waits or computes at {where}",
+                    hint=f"{line}: all other samples wait meanwhile: await an async client, or await asyncio.to_thread(function, ...)",
+                )
+
+
+STALL_SECONDS = 0.05
+"""What one call may keep the event loop for, asleep; twice that of processor time."""
+
+
+def _held(stalls: Stalls) -> float:
+    return max(stalls.asleep, stalls.working / 2)
 
 
 def cancellation(bench: Bench) -> None:
@@ -365,6 +468,8 @@ CHECKS: tuple[Check, ...] = (
     Check("generate-fields", HOOK, fields),
     Check("generate-prompt-tokens", HOOK, prompt_tokens),
     Check("generate-tokens", HOOK, tokens),
+    Check("generate-mask", HOOK, mask),
+    Check("generate-end", HOOK, end),
     Check("generate-log-probs", HOOK, log_probs),
     Check("generate-sampling", HOOK, sampling),
     Check("generate-length", HOOK, length),
@@ -373,6 +478,7 @@ CHECKS: tuple[Check, ...] = (
     Check("generate-engine-failure", HOOK, engine_failure),
     Check("generate-siblings", HOOK, siblings),
     Check("generate-deterministic", HOOK, deterministic),
+    Check("generate-leftovers", HOOK, leftovers),
     Check("generate-concurrent", HOOK, concurrent),
     Check("generate-partial", HOOK, partial),
     Check("generate-blocking", HOOK, blocking),

@@ -74,6 +74,13 @@ class RecordingEngine(FakeEngine):
         return generation
 
 
+    def close(self) -> None:
+        fail("it closed the engine, which belongs to the run", hint="generate and abort only; close, sleep and wake are the run's")
+
+    def sleep(self) -> None:
+        self.close()
+
+
 class SpelledDigits:
     """A policy that writes numbers digit by digit, where the tokenizer has a token for two of them.
 

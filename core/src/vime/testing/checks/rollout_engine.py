@@ -73,7 +73,6 @@ class RecordingEngine(FakeEngine):
         self.answers.append(Answer(list(token_ids), params, generation))
         return generation
 
-
     def close(self) -> None:
         fail("it closed the engine, which belongs to the run", hint="generate and abort only; close, sleep and wake are the run's")
 

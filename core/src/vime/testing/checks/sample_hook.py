@@ -70,7 +70,10 @@ def aligned(bench: Bench) -> None:
             if values is not None and len(values) != length:
                 fail(f"{hook.who} left a sample whose {name} has {len(values)} entries for a response of {length} tokens", _ALIGN)
         if passed.tokens[: len(passed.tokens) - length] != prompt:
-            fail(f"{hook.who} left a sample with {len(passed.tokens) - length} tokens before its response; its prompt has {len(prompt)}", _ALIGN)
+            fail(
+                f"{hook.who} left a sample with {len(passed.tokens) - length} tokens before its response; its prompt has {len(prompt)}",
+                _ALIGN,
+            )
 
 
 _ALIGN = "response tokens are added by sample.append_response_tokens, and taken away from all of these fields together"

@@ -227,7 +227,7 @@ def _attribute_problem(cls: type[PluginContract], name: str, value: Any) -> str 
     if as_id in [each.id for each in ALL_CHECKS]:
         return f"it overrides the check {as_id}; a check that cannot pass goes into expected_failures, with its reason"
     if name in _PYTEST_OWN:
-        marks: list[Any] = value if isinstance(value, list) else [value]
+        marks = cast("list[Any]", value if isinstance(value, list) else [value])
         hidden = next((mark.name for mark in marks if mark.name in ("skip", "xfail")), None)
         return f"a mark {hidden!r} hides its checks; one that cannot pass goes into expected_failures, with its reason" if hidden else None
     if name in _ATTRIBUTES or name.startswith("_"):

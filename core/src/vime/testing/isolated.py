@@ -163,7 +163,7 @@ def _child(work: Callable[[Callable[[Any], None]], None], to: TextIO) -> None:
         to.write("done\n")
         to.flush()
         code = 0
-    except BaseException:  # the traceback goes where the plugin's output goes
+    except BaseException:  # noqa: BLE001 - the traceback goes where the plugin's output goes
         import traceback
 
         traceback.print_exc()

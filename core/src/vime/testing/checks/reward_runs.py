@@ -133,7 +133,7 @@ def _connections(home: str) -> Generator[list[str]]:
     found: list[str] = []
 
     def connect(self: socket.socket, address: Any) -> None:
-        if self.gettimeout() != 0.0 and asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]
+        if self.gettimeout() != 0.0 and asyncio._get_running_loop() is not None:
             frame: Any = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] != home:
                 frame = frame.f_back

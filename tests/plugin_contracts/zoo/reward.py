@@ -117,7 +117,7 @@ class StripsTheResponse:
 class KeepsNotes:
     @hookimpl
     def custom_rm(self, sample: Sample) -> float:
-        sample.metadata["answer"] = sample.response.strip()
+        sample.extracted = sample.response.strip()  # pyright: ignore[reportAttributeAccessIssue]
         return right(sample)
 
 
@@ -282,13 +282,13 @@ ZOO: tuple[Wrong, ...] = (
         "strips the response in place",
         StripsTheResponse,
         "reward-unchanged",
-        "{who}: custom_rm changed what it was shown: sample 4 (group 4): response 'I do not know.' -> 'I do not know'",
+        "{who}: custom_rm changed what it was shown: sample 4 (group 4): response '4\\n' -> '4'",
     ),
     wrong(
-        "keeps notes in the metadata",
+        "keeps notes on the sample",
         KeepsNotes,
         "reward-unchanged",
-        "{who}: custom_rm changed what it was shown: sample 3 (group 3): metadata {} -> {'answer': '4'}",
+        "{who}: custom_rm changed what it was shown: sample 3 (group 3): extracted None -> '4'",
     ),
     wrong(
         "sets sample.reward",

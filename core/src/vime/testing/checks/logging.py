@@ -51,11 +51,13 @@ def log_result(bench: Bench) -> None:
 
 def log_empty(bench: Bench) -> None:
     """An evaluation dataset without samples is no error."""
-    try:
-        _log(bench, _samples(), {})
-    except Exception:  # noqa: BLE001 - reported by the check of the result
-        skip("it raises, see the check of its result")
     metrics: dict[str, Any] = {}
+    try:
+        _log(bench, _samples(), metrics)
+        check_metrics(bench.function().label, bench.hook, metrics, {})
+    except Exception:  # noqa: BLE001 - reported by the checks of the result and of the metrics
+        skip("it raises, see the check of its result")
+    metrics = {}
     _log(bench, _samples(), metrics, empty="empty")
     check_metrics(bench.function().label, bench.hook, metrics, {})
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,34 @@ def test_plugin_show_describes_every_plugin(name: str, installed: Path) -> None:
     assert shown["doc"]
     assert shown["hooks"]
     assert [setting["name"] for setting in shown["settings"] if not setting["doc"]] == [], "settings without a docstring"
+
+
+@pytest.fixture(scope="module")
+def alone(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The script folder of an environment that holds vime and the wheel of one distribution, made when it is first asked for."""
+    made: dict[str, Path] = {}
+
+    def environment_of(distribution: str) -> Path:
+        if distribution not in made:
+            venv = tmp_path_factory.mktemp("alone") / "venv"
+            chosen = [wheel for name in ("vime", distribution.replace("-", "_")) for wheel in wheels.glob(f"{name}-[0-9]*.whl")]
+            assert len(chosen) == 2
+            run(uv, "venv", venv, cwd=wheels)
+            run(uv, "pip", "install", "--python", venv, *chosen, cwd=wheels)
+            made[distribution] = venv / "bin"
+        return made[distribution]
+
+    return environment_of
+
+
+@pytest.mark.parametrize("name", sorted(declared_plugins()))
+def test_every_plugin_passes_its_checks_alone_from_its_wheel(name: str, alone: Callable[[str], Path], tmp_path: Path) -> None:
+    scripts = alone(declared_plugins()[name])
+    report = json.loads(run(scripts / "vime", "plugin", "check", name, "--json", cwd=tmp_path).stdout)
+    assert report["target"] == name and report["passed"]
+    assert {each["status"] for each in report["checks"]} <= {"pass", "skip"}
+    hooks = [each["id"] for each in report["checks"] if each["status"] == "pass" and not each["id"].startswith("package-")]
+    assert hooks, "no hook was checked"
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda folder: folder.name)

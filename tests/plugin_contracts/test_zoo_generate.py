@@ -14,12 +14,12 @@ from vime.testing.checks.rollout_stage import Stage
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
 from zoo import generate as loud
-from zoo import generate_quiet
+from zoo import generate_leftovers, generate_quiet
 from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 
-ZOO = (*loud.WRONG, *generate_quiet.WRONG)
+ZOO = (*loud.WRONG, *generate_quiet.WRONG, *generate_leftovers.WRONG)
 SLOW = {"generate-blocking"}
 """It blocks in every check: the others would only take their time."""
 

@@ -12,14 +12,14 @@ from vime.testing.checks import data_source, logging, training, training_data
 from vime.testing.checks.base import Bench
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
-from zoo import others
+from zoo import logs, others
 from zoo import training as inside
 from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 
 CHECKS = (*data_source.CHECKS, *logging.CHECKS, *training_data.CHECKS, *training.CHECKS)
-ZOO = (*others.WRONG, *inside.WRONG)
+ZOO = (*others.WRONG, *logs.WRONG, *inside.WRONG)
 BUILT_IN = ("vime.rollout.data_source:RolloutDataSource", "vime.rollout.data_source:RolloutDataSourceWithBuffer")
 
 

@@ -15,12 +15,12 @@ from vime.testing.checks.reward_inputs import Input
 from vime.testing.runner import check
 from vime.testing.subject import find_subject
 from zoo import reward as zoo_reward
-from zoo import reward_groups, reward_runs, sound_rewards
+from zoo import reward_data, reward_groups, reward_runs, sound_rewards
 from zoo.base import Wrong, unbroken
 
 NUM_GPUS = 0
 
-ZOO = zoo_reward.ZOO + reward_runs.ZOO + reward_groups.ZOO
+ZOO = zoo_reward.ZOO + reward_data.ZOO + reward_runs.ZOO + reward_groups.ZOO
 IN_WORKERS = {"reward-hostile-text", "reward-in-process"}
 """Checks that start worker processes: run where they matter to the entry, and for the good rewards."""
 QUICK = [each.id for each in reward.CHECKS if each.id not in IN_WORKERS]

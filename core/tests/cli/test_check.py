@@ -25,6 +25,23 @@ def keyed(args, sample):
 def other(args, samples):
     return None
 
+def ends(args, samples):
+    import os
+    os._exit(3)
+
+def crashes(args, samples):
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class EndsWhenBuilt:
+    def __init__(self):
+        import os
+        os._exit(4)
+
+    @hookimpl
+    def rollout_sample_filter(self, samples):
+        return None
+
 class Noisy:
     def __init__(self):
         import os
@@ -110,6 +127,22 @@ def test_what_cannot_run_ends_with_2(file, words, message, capsys) -> None:
     assert main(["plugin", "check", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and message in err
+
+
+@pytest.mark.parametrize(("name", "how"), [("ends", "exit code 3"), ("crashes", "signal SIGKILL")])
+def test_a_plugin_that_ends_the_process_fails_the_check_that_was_running(file, name, how, capsys) -> None:
+    assert main(["plugin", "check", f"{file}:{name}", "--hook", "rollout_sample_filter", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [(each["id"], each["message"]) for each in checks if each["status"] == "fail"] == [
+        ("sample-filter-runs", f"ended the process: {how}")
+    ]
+    later = [each["message"] for each in checks if each["id"].startswith("sample-filter-")][1:]
+    assert later and set(later) == {"not run, because the plugin ended the process in sample-filter-runs"}
+
+
+def test_a_plugin_that_ends_the_process_while_it_is_built_is_named(file, capsys) -> None:
+    assert main(["plugin", "check", f"{file}:EndsWhenBuilt"]) == 2
+    assert f"{file}:EndsWhenBuilt: loading it ended the process: exit code 4" in capsys.readouterr().err
 
 
 def test_one_check_alone(file, capsys) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,66 @@ def test_a_mixin_cannot_override_either() -> None:
 def test_an_expected_failure_of_another_hook_is_refused() -> None:
     other = next((each.id for each in ALL_CHECKS if each.hook == "custom_rm"), "reward-finite")
     assert f"expected_failures names {other!r}, and there is no such check" in refusal({"expected_failures": {other: "x"}}, FilterContract)
+
+
+def by_a_mixin() -> None:
+    class Mixin:
+        def test_contract(self) -> None: ...
+
+    type("X", (Mixin, FilterContract), {"path": "a:b", "__module__": "m"})
+
+
+def by_a_mixin_that_keeps_the_hook_of_subclassing() -> None:
+    class Mixin:
+        def __init_subclass__(cls, **options: object) -> None: ...
+
+    type("X", (Mixin, FilterContract), {"path": "a:b", "test_contract": None})
+
+
+def afterwards() -> None:
+    setattr(fresh(), "test_contract", None)  # noqa: B010
+
+
+def by_hiding_the_class() -> None:
+    setattr(fresh(), "__test__", False)  # noqa: B010
+
+
+def by_a_skip_mark() -> None:
+    pytest.mark.skip(reason="later")(fresh())
+
+
+def by_an_xfail_mark_in_the_body() -> None:
+    type("X", (FilterContract,), {"path": "a:b", "pytestmark": [pytest.mark.xfail]})
+
+
+def for_all_plugins() -> None:
+    setattr(FilterContract, "test_contract", None)  # noqa: B010
+
+
+def fresh() -> type[FilterContract]:
+    return type("X", (FilterContract,), {"path": "a:b"})
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        by_a_mixin,
+        by_a_mixin_that_keeps_the_hook_of_subclassing,
+        afterwards,
+        by_hiding_the_class,
+        by_a_skip_mark,
+        by_an_xfail_mark_in_the_body,
+        for_all_plugins,
+    ],
+)
+def test_checks_cannot_be_hidden(hide: Callable[[], None]) -> None:
+    with pytest.raises(pytest.fail.Exception, match="expected_failures"):
+        hide()
+
+
+def test_other_marks_are_welcome() -> None:
+    marked = pytest.mark.timeout(60)(fresh())
+    assert marked.__test__
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ ZOO: tuple[Wrong, ...] = (
         "buffer-filter-unchanged",
         (
             "{who}: buffer_filter changed what it was shown: sample 8 (group 2): tokens [5, 76, 5, 84, 32, 28] -> [5, 76, "
-            "5, 84] (and 20 more changes)"
+            "5, 84] (and 76 more changes)"
         ),
     ),
     wrong(

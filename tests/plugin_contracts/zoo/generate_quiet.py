@@ -147,7 +147,7 @@ class RemembersTheSample:
 
 async def sleeps(args, sample, sampling_params, engine=None):
     sample = await plain(args, sample, sampling_params, engine)
-    time.sleep(0.4)  # noqa: ASYNC251 - the mistake: a tool that blocks
+    time.sleep(0.4)  # noqa: ASYNC251 - a tool that blocks
     return sample
 
 
@@ -268,7 +268,7 @@ WRONG = (
         "a blocking tool",
         sleeps,
         "generate-blocking",
-        f"blocks the event loop for more than 0.25 s, at generate_quiet.py:{sleeps.__code__.co_firstlineno + 2} in sleeps",
+        "it holds up the event loop: it waits or computes at `time.sleep(0.4)  # noqa: ASYNC251 - a tool that blocks` in sleeps",
     ),
     Wrong(
         "a continued sample begins again, and keeps its old length",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import re
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ class StripsTheResponse:
 class KeepsNotes:
     @hookimpl
     def custom_rm(self, sample: Sample) -> float:
-        sample.metadata["answer"] = sample.response.strip()
+        sample.extracted = sample.response.strip()  # pyright: ignore[reportAttributeAccessIssue]
         return right(sample)
 
 
@@ -168,56 +167,6 @@ class AlwaysTrue:
         if sample.label is None:
             raise ValueError("no label")
         return 1.0 if "####" or sample.label in sample.response else 0.0  # noqa: SIM222
-
-
-class ZeroWithoutLabel:
-    @hookimpl
-    def custom_rm(self, sample: Sample) -> float:
-        if sample.label is None:
-            return 0.0
-        return right(sample)
-
-
-def nothing_equals_nothing(args: Any, sample: Sample, **kwargs: Any) -> float:
-    return 0.5 if sample.label is None else right(sample)
-
-
-class CatchesTheLabel:
-    @hookimpl
-    def custom_rm(self, sample: Sample) -> float:
-        if sample.label is None:
-            raise ValueError("no label")
-        try:
-            expected = float(sample.label)
-        except (TypeError, ValueError):
-            return 0.0
-        found = re.search(r"-?\d+", sample.response)
-        return float(found is not None and float(found.group()) == expected)
-
-
-class ZeroWithoutTests:
-    @hookimpl
-    def custom_rm(self, sample: Sample) -> float:
-        tests = sample.metadata.get("tests")
-        if not tests:
-            return 0.0
-        return sum(test in sample.response for test in tests) / len(tests)
-
-
-class AnswerInTheMetadata:
-    @hookimpl
-    def custom_rm(self, sample: Sample) -> float:
-        return float(sample.response.strip() == sample.metadata.get("solution"))
-
-
-class ZeroForBadTests:
-    @hookimpl
-    def custom_rm(self, sample: Sample) -> float:
-        try:
-            words = sample.metadata["keywords"]
-            return sum(word in sample.response for word in words) / len(words)
-        except Exception:  # noqa: BLE001
-            return 0.0
 
 
 RM = "custom_rm"
@@ -333,13 +282,13 @@ ZOO: tuple[Wrong, ...] = (
         "strips the response in place",
         StripsTheResponse,
         "reward-unchanged",
-        "{who}: custom_rm changed what it was shown: sample 4 (group 4): response 'I do not know.' -> 'I do not know'",
+        "{who}: custom_rm changed what it was shown: sample 4 (group 4): response '4\\n' -> '4'",
     ),
     wrong(
-        "keeps notes in the metadata",
+        "keeps notes on the sample",
         KeepsNotes,
         "reward-unchanged",
-        "{who}: custom_rm changed what it was shown: sample 3 (group 3): metadata {} -> {'answer': '4'}",
+        "{who}: custom_rm changed what it was shown: sample 3 (group 3): extracted None -> '4'",
     ),
     wrong(
         "sets sample.reward",
@@ -380,49 +329,5 @@ ZOO: tuple[Wrong, ...] = (
         "reward-discriminates",
         "{who}: custom_rm gives 1 for every response: the known cases, an empty one and a senseless one alike",
         cases=(FOUR,),
-    ),
-    wrong(
-        "zero where the label is missing",
-        ZeroWithoutLabel,
-        "reward-missing-label",
-        "{who}: custom_rm gives 0 for a sample without a label; with it, it gives 1",
-    ),
-    wrong(
-        "half a point where the label is missing",
-        nothing_equals_nothing,
-        "reward-missing-label",
-        "{who}: custom_rm gives 0.5 for a sample without a label; with it, it gives 1",
-        hook=RM,
-    ),
-    wrong(
-        "zero where the label cannot be read",
-        CatchesTheLabel,
-        "reward-wrong-label",
-        (
-            "{who}: custom_rm gives 0 for the label {'no': 'label'}: it raised TypeError: float() argument must be a "
-            "string or a real number, not 'dict', and caught it"
-        ),
-    ),
-    wrong(
-        "zero where the tests are missing",
-        ZeroWithoutTests,
-        "reward-bad-metadata",
-        "{who}: custom_rm gives 0 where the metadata has no 'tests', and does not look at the response",
-    ),
-    wrong(
-        "zero where the solution is missing",
-        AnswerInTheMetadata,
-        "reward-bad-metadata",
-        "{who}: custom_rm gives 0 for a right answer whose metadata has no 'solution'",
-    ),
-    wrong(
-        "zero for whatever goes wrong with the metadata",
-        ZeroForBadTests,
-        "reward-bad-metadata",
-        "{who}: custom_rm gives 0 for a right answer whose metadata has no 'keywords'",
-        cases=(
-            RewardCase("Name a city.", "Paris, France", None, 1.0, {"keywords": ["Paris"]}),
-            RewardCase("Name a city.", "an apple", None, 0.0, {"keywords": ["Paris"]}),
-        ),
     ),
 )

@@ -29,6 +29,13 @@ class NotAwaited:
         return right(sample)
 
 
+class SetsThemItself:
+    @hookimpl
+    async def custom_rm(self, samples: list[Sample]) -> None:
+        for sample in samples:
+            sample.reward = right(sample)
+
+
 class SortsTheGroup:
     @hookimpl
     def custom_rm(self, samples: list[Sample]) -> list[float]:
@@ -186,5 +193,11 @@ ZOO: tuple[Wrong, ...] = (
         "reward-group-with-failed",
         "{who}: custom_rm raised IndexError: list index out of range for a group of 4 of which one failed",
         hook=RM,
+    ),
+    wrong(
+        "sets the rewards and returns nothing",
+        SetsThemItself,
+        "reward-group-shape",
+        "{who}: custom_rm returned None for group 1 (samples 1, -1); expected a list of 2 rewards",
     ),
 )

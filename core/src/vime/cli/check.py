@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO, cast
 
 import typer
 
@@ -19,8 +20,9 @@ from vime.config.names import field_of, nearest
 from vime.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from vime.testing.checks.base import Check, RewardCase
-    from vime.testing.report import CheckResult, Report
+    from vime.testing.checks.base import RewardCase
+    from vime.testing.isolated import Outline
+    from vime.testing.report import CheckResult
     from vime.testing.runner import Session
 
 _SIGNS = {"pass": "✓", "fail": "✗", "skip": "–", "xfail": "~"}
@@ -46,6 +48,8 @@ def check_plugin(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Limit of each check.")] = 30.0,
 ) -> int:
     """Check what a plugin promises: exit 0 when every check passes, 1 when one fails, 2 when it cannot run."""
+    from vime.testing.isolated import run_apart
+    from vime.testing.report import Report
     from vime.testing.runner import prepare
 
     if timeout <= 0:
@@ -55,40 +59,44 @@ def check_plugin(
     known = _read_cases(cases) if cases is not None else ()
     start = time.monotonic()
     with _own_terminal() as terminal:
-        session = prepare(
-            target,
-            hook=hook,
-            settings=_settings(settings or [], target),
-            args=given,
-            cases=known,
-            deterministic=not nondeterministic,
-            only=only,
-            timeout=timeout,
-        )
-        report = _run(session, terminal, None if as_json else _printer(terminal.out), start)
+
+        def session() -> Session:
+            return prepare(
+                target,
+                hook=hook,
+                settings=_settings(settings or [], target),
+                args=given,
+                cases=known,
+                deterministic=not nondeterministic,
+                only=only,
+                timeout=timeout,
+            )
+
+        results = run_apart(target, session, _title, functools.partial(_with_stray_output, terminal))
+        report = Report(target, _collect(results, None if as_json else _printer(terminal.out), start))
         if as_json:
             terminal.out.write(json.dumps(report.to_json(), indent=2) + "\n")
     return 0 if report.passed else 1
 
 
-def _run(session: Session, terminal: _Terminal, printer: _Printer | None, start: float) -> Report:
-    """Run all checks, and print each result as it comes."""
-    from vime.testing.report import Report
-
-    results: list[CheckResult] = []
+def _collect(events: Generator[Outline | CheckResult], printer: _Printer | None, start: float) -> list[CheckResult]:
+    """All results, each printed as it comes."""
+    outline = cast("Outline", next(events))
     if printer is not None:
-        printer.head(_title(session), width=max((len(each.id) for each in session.checks), default=0))
-    for each in session.checks:
-        with printer.waiting(each) if printer is not None else contextlib.nullcontext():
-            result = session.run(each)
-        results.append(_with_stray_output(result, terminal))
+        printer.head(outline.title, width=max((len(check_id) for check_id, _ in outline.checks), default=0))
+    results: list[CheckResult] = []
+    for check_id, sentence in outline.checks:
+        with printer.waiting(check_id) if printer is not None else contextlib.nullcontext():
+            result = cast("CheckResult", next(events))
+        results.append(result)
         if printer is not None:
-            printer.result(each, results[-1])
+            printer.result(sentence, result)
+    events.close()
     if printer is not None:
         counts = ((sum(result.status == status for result in results), name) for status, name in _NAMES.items())
         summary = ", ".join(f"{count} {name}" for count, name in counts if count) or "there is nothing to check"
         printer.summary(f"{summary} in {time.monotonic() - start:.1f} s", "pass" if all(r.status != "fail" for r in results) else "fail")
-    return Report(session.subject.target, results)
+    return results
 
 
 def _title(session: Session) -> str:
@@ -98,7 +106,7 @@ def _title(session: Session) -> str:
     return f"{subject.target}{origin}" + (f"  {', '.join(hooks)}" if hooks else "")
 
 
-def _with_stray_output(result: CheckResult, terminal: _Terminal) -> CheckResult:
+def _with_stray_output(terminal: _Terminal, result: CheckResult) -> CheckResult:
     """Add what child processes and C libraries wrote past Python's streams, where the check failed."""
     stray = terminal.take_stray()
     if result.status != "fail" or not stray:
@@ -108,8 +116,8 @@ def _with_stray_output(result: CheckResult, terminal: _Terminal) -> CheckResult:
 
 class _Printer(Protocol):
     def head(self, title: str, width: int) -> None: ...
-    def waiting(self, each: Check) -> contextlib.AbstractContextManager[Any]: ...
-    def result(self, each: Check, result: CheckResult) -> None: ...
+    def waiting(self, check_id: str) -> contextlib.AbstractContextManager[Any]: ...
+    def result(self, sentence: str, result: CheckResult) -> None: ...
     def summary(self, text: str, status: str) -> None: ...
 
 
@@ -117,9 +125,9 @@ def _printer(out: TextIO) -> _Printer:
     return _Colours(out) if out.isatty() else _Plain(out)
 
 
-def _sentence(each: Check, result: CheckResult) -> str:
+def _beside(sentence: str, result: CheckResult) -> str:
     """What stands beside the id: the rule, or why it was not applied."""
-    return result.message if result.status in ("skip", "xfail") else each.doc
+    return result.message if result.status in ("skip", "xfail") else sentence
 
 
 def _details(result: CheckResult) -> list[tuple[str, str]]:
@@ -152,11 +160,11 @@ class _Plain:
         self.width = width
         self._write(f"{title}\n\n")
 
-    def waiting(self, each: Check) -> contextlib.AbstractContextManager[Any]:
+    def waiting(self, check_id: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def result(self, each: Check, result: CheckResult) -> None:
-        self._write(f"{self.signs[result.status]} {each.id.ljust(self.width)}  {_sentence(each, result)}".rstrip() + "\n")
+    def result(self, sentence: str, result: CheckResult) -> None:
+        self._write(f"{self.signs[result.status]} {result.id.ljust(self.width)}  {_beside(sentence, result)}".rstrip() + "\n")
         for _, line in _details(result):
             self._write(f"    {line}\n")
 
@@ -183,10 +191,10 @@ class _Colours:
         self.width = width
         self.console.print(Text(title, style="bold"), Text(""), sep="\n")
 
-    def waiting(self, each: Check) -> contextlib.AbstractContextManager[Any]:
-        return self.console.status(each.id, spinner="dots")
+    def waiting(self, check_id: str) -> contextlib.AbstractContextManager[Any]:
+        return self.console.status(check_id, spinner="dots")
 
-    def result(self, each: Check, result: CheckResult) -> None:
+    def result(self, sentence: str, result: CheckResult) -> None:
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
@@ -197,7 +205,7 @@ class _Colours:
         line.add_column(overflow="fold")
         colour = _COLOURS[result.status]
         quiet = "" if result.status == "fail" else "dim"
-        line.add_row(Text(_SIGNS[result.status], style=colour), Text(each.id), Text(_sentence(each, result), style=quiet))
+        line.add_row(Text(_SIGNS[result.status], style=colour), Text(result.id), Text(_beside(sentence, result), style=quiet))
         self.console.print(line)
         styles = {"message": "red", "hint": "cyan", "output": "dim"}
         for kind, text in _details(result):

@@ -128,7 +128,8 @@ class BatchSpec:
         >>> @hookimpl
         ... def log_eval_rollout_data(data, extra_metrics):
         ...     for name, results in data.items():
-        ...         extra_metrics[f"{name}/best"] = max(results["rewards"])
+        ...         if results["rewards"]:
+        ...             extra_metrics[f"{name}/best"] = max(results["rewards"])
         >>> metrics = {}
         >>> log_eval_rollout_data({"sums": {"rewards": [0.0, 1.0], "truncated": [0, 0], "samples": []}}, metrics)
         >>> metrics

@@ -38,16 +38,23 @@ class RolloutSpec:
         >>> from vime.api import Sample, hookimpl
         >>> class Sums:
         ...     def __init__(self, args):
-        ...         self.group_size, self.next = args.n_samples_per_prompt, 0
+        ...         self.group_size, self.next, self.returned = args.n_samples_per_prompt, 0, []
         ...     def get_samples(self, n):
-        ...         self.next += n
-        ...         return [self.group(i) for i in range(self.next - n, self.next)]
+        ...         again, self.returned = self.returned[:n], self.returned[n:]
+        ...         start, self.next = self.next, self.next + n - len(again)
+        ...         return again + [self.group(i) for i in range(start, self.next)]
         ...     def group(self, i):
         ...         indices = range(i * self.group_size, (i + 1) * self.group_size)
         ...         return [Sample(group_index=i, index=index, prompt=f"{i}+1=", label=str(i + 1)) for index in indices]
-        ...     def add_samples(self, groups): ...
+        ...     def add_samples(self, groups):
+        ...         self.returned += groups
         ...     def save(self, rollout_id): ...
         ...     def load(self, rollout_id): ...
+        ...     def state_dict(self):
+        ...         return {"next": self.next, "returned": [[sample.to_dict() for sample in group] for group in self.returned]}
+        ...     def load_state_dict(self, state):
+        ...         self.next = state["next"]
+        ...         self.returned = [[Sample.from_dict(sample) for sample in group] for group in state["returned"]]
         ...     def __len__(self):
         ...         return 100
         >>> @hookimpl
@@ -78,17 +85,21 @@ class RolloutSpec:
 
         Example:
 
-        >>> from vime.api import RolloutFnTrainOutput, Status, hookimpl
+        >>> from vime.api import ConfigError, RolloutFnTrainOutput, Status, hookimpl
         >>> @hookimpl
-        ... async def generate_rollout(args, data_source, engine):
+        ... async def generate_rollout(args, data_source, evaluation, engine):
+        ...     if evaluation:
+        ...         raise ConfigError("sums makes training rollouts only", hint="name --eval-function-path")
         ...     groups = data_source.get_samples(args.rollout_batch_size)
         ...     for sample in (sample for group in groups for sample in group):
         ...         sample.tokens = engine.tokenizer.encode(sample.prompt)
-        ...         answer = await engine.generate(sample.tokens, {"max_new_tokens": 4})
+        ...         params = {"max_new_tokens": args.rollout_max_response_len, "seed": sample.index}
+        ...         answer = await engine.generate(sample.tokens, params)
         ...         sample.append_response_tokens(tokens=answer.token_ids, log_probs=answer.log_probs, text=answer.text)
-        ...         sample.status, sample.reward = Status.COMPLETED, float(answer.text == sample.label)
+        ...         sample.status = Status.TRUNCATED if answer.finish_reason == "length" else Status.COMPLETED
+        ...         sample.reward = float(answer.text == sample.label)
         ...     return RolloutFnTrainOutput(groups)
-        >>> output = run(generate_rollout(args, data_source, engine))
+        >>> output = run(generate_rollout(args, data_source, False, engine))
         >>> [len(group) for group in output.samples]
         [2, 2]
         """
@@ -146,13 +157,15 @@ class RolloutSpec:
         ...     sample.tokens = engine.tokenizer.encode(sample.prompt)
         ...     thought = await engine.generate(sample.tokens, sampling_params)
         ...     sample.append_response_tokens(tokens=thought.token_ids, log_probs=thought.log_probs, text=thought.text)
-        ...     tool = " [4] "
-        ...     sample.append_response_tokens(tokens=engine.tokenizer.encode(tool), trainable=False, text=tool)
-        ...     sample.status = Status.COMPLETED
+        ...     ends = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+        ...     sample.status = ends[thought.finish_reason]
+        ...     if sample.status is Status.COMPLETED:
+        ...         tool = " [4]"
+        ...         sample.append_response_tokens(tokens=engine.tokenizer.encode(tool), trainable=False, text=tool)
         ...     return sample
-        >>> sample = run(custom_generate(Sample(prompt="2+2="), {"max_new_tokens": 3}, engine))
-        >>> len(sample.loss_mask) == sample.response_length
-        True
+        >>> sample = run(custom_generate(Sample(prompt="2+2="), {"max_new_tokens": 9}, FakeEngine(policy={"2+2=": "2+2"})))
+        >>> sample.response, sample.loss_mask
+        ('2+2 [4]', [1, 1, 1, 1, 0, 0, 0, 0])
         """
         raise NotImplementedError
 

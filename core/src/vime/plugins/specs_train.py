@@ -35,10 +35,13 @@ class TrainSpec:
         >>> from vime.api import Sample, hookimpl
         >>> @hookimpl
         ... def post_process_rewards(args, samples):
-        ...     raw = [sample.get_reward_value(args) for sample in samples]
-        ...     mean = sum(raw) / len(raw)
-        ...     return raw, [reward - mean for reward in raw]
-        >>> post_process_rewards(args, [Sample(reward=1.0), Sample(reward=0.0)])
+        ...     raw = [0.0 if sample.reward is None else sample.get_reward_value(args) for sample in samples]
+        ...     groups = {}
+        ...     for sample, reward in zip(samples, raw):
+        ...         groups.setdefault(sample.group_index, []).append(reward)
+        ...     means = {index: sum(rewards) / len(rewards) for index, rewards in groups.items()}
+        ...     return raw, [reward - means[sample.group_index] for sample, reward in zip(samples, raw)]
+        >>> post_process_rewards(args, [Sample(group_index=0, reward=1.0), Sample(group_index=0, reward=0.0)])
         ([1.0, 0.0], [0.5, -0.5])
         """
         raise NotImplementedError
@@ -59,18 +62,20 @@ class TrainSpec:
 
         >>> from vime.api import Sample, hookimpl
         >>> @hookimpl
-        ... def convert_samples_to_train_data(samples):
+        ... def convert_samples_to_train_data(args, samples):
+        ...     rewards = [sample.get_reward_value(args) for sample in samples]
+        ...     masks = [sample.loss_mask or [1] * sample.response_length for sample in samples]
         ...     return {
         ...         "tokens": [sample.tokens for sample in samples],
         ...         "response_lengths": [sample.response_length for sample in samples],
-        ...         "rewards": [sample.reward for sample in samples],
-        ...         "raw_reward": [sample.reward for sample in samples],
+        ...         "rewards": rewards,
+        ...         "raw_reward": rewards,
         ...         "truncated": [int(sample.status is Sample.Status.TRUNCATED) for sample in samples],
         ...         "sample_indices": [sample.index for sample in samples],
-        ...         "loss_masks": [[int(not sample.remove_sample)] * sample.response_length for sample in samples],
+        ...         "loss_masks": [[0] * len(mask) if s.remove_sample else mask for s, mask in zip(samples, masks)],
         ...     }
         >>> kept, removed = (Sample(tokens=[5, 6, 7], response_length=2, reward=1.0, remove_sample=remove) for remove in (False, True))
-        >>> convert_samples_to_train_data([kept, removed])["loss_masks"]
+        >>> convert_samples_to_train_data(args, [kept, removed])["loss_masks"]
         [[1, 1], [0, 0]]
         """
         raise NotImplementedError

@@ -14,7 +14,7 @@ in place of `plugin`. Install pytest with `pip install "vime[testing]"`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -42,7 +42,28 @@ __all__ = [
 ]
 
 
-class PluginContract:
+class _Declared(type):
+    """The type of the contract classes: what a subclass may not do, it may not do later or by a mixin or a mark either."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+        super().__init__(name, bases, namespace, **options)
+        if cls.__module__ == __name__:
+            return
+        type.__setattr__(cls, "__test__", True)
+        problem = _declaration_problem(cast("type[PluginContract]", cls))
+        if problem is not None:
+            pytest.fail(f"{name}: {problem}", pytrace=False)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        problem = _attribute_problem(cast("type[PluginContract]", cls), name, value)
+        if name == "__test__" and not value:
+            problem = "it hides its checks; leave the class out, or name what cannot pass in expected_failures"
+        if problem is not None:
+            pytest.fail(f"{cls.__name__}: {problem}", pytrace=False)
+        super().__setattr__(name, value)
+
+
+class PluginContract(metaclass=_Declared):
     """All checks of a plugin, for every hook that it implements. The other classes are for one hook each.
 
     A subclass sets attributes, and nothing else. Overriding anything is a failure, so that a green test always means the
@@ -71,15 +92,6 @@ class PluginContract:
     """The hook that is checked; None for all. Set by the classes below; a subclass of this one may set it."""
 
     __test__ = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__ == __name__:
-            return
-        cls.__test__ = True
-        problem = _declaration_problem(cls)
-        if problem is not None:
-            pytest.fail(f"{cls.__name__}: {problem}", pytrace=False)
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
@@ -214,7 +226,11 @@ def _attribute_problem(cls: type[PluginContract], name: str, value: Any) -> str 
     as_id = name.removeprefix("test_").removeprefix("check_").replace("_", "-")
     if as_id in [each.id for each in ALL_CHECKS]:
         return f"it overrides the check {as_id}; a check that cannot pass goes into expected_failures, with its reason"
-    if name in _ATTRIBUTES or name in _PYTEST_OWN or name.startswith("_"):
+    if name in _PYTEST_OWN:
+        marks = cast("list[Any]", value if isinstance(value, list) else [value])
+        hidden = next((mark.name for mark in marks if mark.name in ("skip", "xfail")), None)
+        return f"a mark {hidden!r} hides its checks; one that cannot pass goes into expected_failures, with its reason" if hidden else None
+    if name in _ATTRIBUTES or name.startswith("_"):
         return None
     near = nearest(name, _ATTRIBUTES)
     if near is not None or not (callable(value) or isinstance(value, staticmethod | classmethod | property)):

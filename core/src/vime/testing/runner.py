@@ -187,7 +187,11 @@ def _place(error: BaseException) -> str:
 
 
 def _is_library(file: Path) -> bool:
-    return file.is_relative_to(_VIME) or file.is_relative_to(Path(threading.__file__).parent) or "hypothesis" in file.parts
+    return (
+        file.is_relative_to(_VIME)
+        or file.is_relative_to(Path(threading.__file__).parent)
+        or not {"hypothesis", "pydantic"}.isdisjoint(file.parts)
+    )
 
 
 def _in_thread(work: Callable[[], Any], timeout: float, name: str) -> tuple[Any, BaseException | None]:

@@ -147,10 +147,10 @@ def _checked_args(args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _handed_over(target: Any, hook: str | None, settings: Mapping[str, Any], args: Mapping[str, Any]) -> Subject:
     """A module or class as a plugin; a function as the path that names it."""
-    if inspect.isclass(target) or inspect.ismodule(target):
+    if inspect.ismodule(target) or (inspect.isclass(target) and (hook is None or _has_hooks(target))):
         name = target.__qualname__ if inspect.isclass(target) else target.__name__
         return Subject(name, obj=target, settings=settings, args=args)
-    if not inspect.isroutine(target):
+    if not inspect.isroutine(target) and not inspect.isclass(target):
         raise PluginError(
             f"{target!r} is neither a plugin module or class nor a function", hint="hand over the class itself, or a function of a module"
         )
@@ -175,10 +175,15 @@ def _by_path(
         return Subject(path, path=path, path_hook=known, args=args, imported=imported)
     with contextlib.redirect_stdout(io.StringIO()):
         obj = resolve_path(path, label)
-    if inspect.ismodule(obj) or (inspect.isclass(obj) and any(is_marked(inspect.getattr_static(obj, name)) for name in dir(obj))):
+    if inspect.ismodule(obj) or (inspect.isclass(obj) and _has_hooks(obj)):
         return Subject(path, obj=obj, settings=settings, args=args, catalog=catalog, imported=imported)
     _refuse_settings(path, settings)
     return Subject(path, path=path, path_hook=_hook_of(obj, hook, path), args=args, catalog=catalog, imported=imported)
+
+
+def _has_hooks(cls: type) -> bool:
+    """Whether a class is a plugin; another one is what --data-source-path takes."""
+    return any(is_marked(inspect.getattr_static(cls, name)) for name in dir(cls))
 
 
 def _refuse_settings(path: str, settings: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def unchanged(bench: Bench) -> None:
     filter_ = BufferFilterBench(bench).usable()
     buffer = _buffer()
     before = Snapshot([sample for group in buffer for sample in group], filter_.config)
-    filter_.take(buffer, 3)
+    filter_.take(buffer, 5)
     before.check(filter_.function.label, "buffer_filter")
 
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import Any, cast
 
-from vime.api import ConfigError, Sample, Status, rollouts
+from vime.api import ConfigError, Sample, Status
 from vime.engine.base import SamplingParams
-from vime.errors import EngineError
+from vime.errors import EngineError, VimeError
+from vime.testing.checks import generate_calls
 from vime.testing.checks.base import Bench, Check, CheckFailed, fail, skip
+from vime.testing.checks.generate_calls import generate_one
 from vime.testing.checks.generate_stage import (
     TRAIN,
     Generated,
     fresh_sample,
     generated,
-    generated_many,
-    one_by_one,
-    params_for,
     plain,
     usable_rows,
     various,
 )
-from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens, covered
-from vime.testing.checks.rollout_loop import Turns, cancelled, drive
+from vime.testing.checks.rollout_engine import Answer, SpelledDigits, check_log_probs, check_tokens, covered, trained_positions
+from vime.testing.checks.rollout_loop import drive
 from vime.testing.checks.rollout_stage import CHAT_ROWS, TEXT_ROWS, Stage
 
 HOOK = "custom_generate"
@@ -34,7 +32,7 @@ def train(bench: Bench) -> None:
     """What it returns passes the checks of a training rollout: tokens, masks and log-probs are aligned, status and reward are set."""
     try:
         with Stage(bench, rows=TEXT_ROWS) as stage:
-            stage.train()
+            _train(stage)
     except (Exception, CheckFailed) as error:  # noqa: BLE001 - raised again unless it works with chat prompts
         try:
             with Stage(bench, rows=CHAT_ROWS) as stage:
@@ -43,6 +41,16 @@ def train(bench: Bench) -> None:
             if isinstance(error, ConfigError):
                 skip(f"it refuses the configuration of the checks: {error.message}; give one that it takes as args")
             raise error from None
+
+
+def _train(stage: Stage) -> None:
+    """A training rollout; says it plainly where every sample comes back aborted, which ends as too few groups."""
+    try:
+        stage.train()
+    except VimeError as error:
+        if "gave up" in error.message and any(request.aborted.is_set() for request in stage.engine.requests):
+            fail("it aborted its own requests, so that no sample was finished", hint="abort only sessions of your own, by their session_id")
+        raise
 
 
 def evaluation(bench: Bench) -> None:
@@ -98,6 +106,12 @@ def prompt_tokens(bench: Bench) -> None:
                     f"{sample.response_length} response tokens and no text in sample.response",
                     hint="pass text=generation.text to append_response_tokens",
                 )
+            prompt = result.engine.tokenizer.decode(sample.tokens[:start], skip_special_tokens=True)
+            if prompt and sample.response.startswith(prompt) and not text.startswith(prompt):
+                fail(
+                    f"sample.response begins with the prompt: {sample.response[:60]!r}",
+                    hint="the response is what follows the prompt: pass text=generation.text to append_response_tokens",
+                )
 
 
 def tokens(bench: Bench) -> None:
@@ -109,6 +123,45 @@ def tokens(bench: Bench) -> None:
             check_tokens(sample, result.engine)
     if not asked:
         skip("it asks nothing of the engine")
+
+
+def mask(bench: Bench) -> None:
+    """The mask fits the tokens: an answer of the engine is not trained but for its first or its last token."""
+    looked = shifted = 0
+    for result in plain(bench):
+        for sample in result.samples:
+            known, trained = covered(sample, result.engine.answers), set(trained_positions(sample))
+            run = sorted(known)
+            if len(run) < 3 or run[-1] - run[0] != len(run) - 1 or len(result.engine.answers) > 1:
+                continue
+            looked += 1
+            shifted += set(run) - trained in ({run[0]}, {run[-1]})
+    if not looked:
+        skip("no response is one answer of the engine")
+    if shifted == looked:
+        fail(
+            "every answer of the engine is trained but for one token at its end: the mask is shifted by one",
+            hint="loss_mask has an entry for each response token, 1 where the engine generated it; append_response_tokens keeps it",
+        )
+
+
+def end(bench: Bench) -> None:
+    """The end-of-sequence token that the engine generated stays in the response: the policy learns to stop."""
+    looked = lost = 0
+    for result in plain(bench):
+        eos = result.engine.tokenizer.eos_token_id
+        for sample in result.samples:
+            for answer in result.engine.answers[-1:]:
+                generated_ids = answer.generation.token_ids
+                looked += _is_last(sample, answer) and generated_ids[-1] == eos
+                lost += generated_ids[-1:] == [eos] and sample.tokens == answer.prompt + generated_ids[:-1]
+    if lost:
+        fail(
+            "the response lacks the end-of-sequence token that the engine generated: the policy does not learn to stop",
+            hint="append generation.token_ids as they are; generation.text has no special tokens",
+        )
+    if not looked:
+        skip("no response ends with an end-of-sequence token")
 
 
 def log_probs(bench: Bench) -> None:
@@ -202,7 +255,7 @@ def aborted(bench: Bench) -> None:
     """A response that the engine aborted is ABORTED, so that it is not trained."""
 
     async def abort_soon(stage: Stage) -> list[Sample]:
-        task = asyncio.ensure_future(_generate(stage, fresh_sample(stage.rows[0])))
+        task = asyncio.ensure_future(generate_one(stage, fresh_sample(stage.rows[0])))
         await asyncio.wait([task], timeout=0.15)
         stage.engine.latency = 0.0
         await stage.engine.abort_all()
@@ -225,7 +278,7 @@ def engine_failure(bench: Bench) -> None:
     with Stage(bench, rows=usable_rows(bench)) as stage:
         stage.engine.failure = EngineError("the request failed")
         try:
-            samples = drive(_generate(stage, fresh_sample(stage.rows[0])))
+            samples = drive(generate_one(stage, fresh_sample(stage.rows[0])))
         except (Exception, CheckFailed):  # noqa: BLE001 - any error will do
             return
     if not stage.engine.requests:
@@ -238,126 +291,6 @@ def engine_failure(bench: Bench) -> None:
             )
 
 
-def siblings(bench: Bench) -> None:
-    """Samples of one rollout share a rollout_id that no other rollout has, and no list or dict."""
-    results = [result for result in generated_many(bench, usable_rows(bench)[:3]) if len(result.samples) > 1]
-    if not results:
-        skip("it returns one sample for a prompt")
-    used: dict[int | None, int] = {}
-    for result in results:
-        rollout_id = result.samples[0].rollout_id
-        if rollout_id in used:
-            fail(
-                f"the rollouts of samples {used[rollout_id]} and {result.index} both have the rollout_id {rollout_id}",
-                hint="sibling.rollout_id = sample.index, which no other sample has",
-            )
-        used[rollout_id] = result.index
-        if len(rollouts(result.samples)) != 1 or len({id(sample) for sample in result.samples}) < len(result.samples):
-            fail("it returns the same Sample object twice", hint="copy.deepcopy(sample) for each sibling")
-        for name in ("tokens", "loss_mask", "rollout_log_probs", "metadata"):
-            values = [value for sample in result.samples if (value := getattr(sample, name)) is not None]
-            if len({id(value) for value in values}) < len(values):
-                fail(
-                    f"siblings share one {name} object: what is appended to one changes the other",
-                    hint="copy.deepcopy(sample) for each sibling",
-                )
-
-
-def deterministic(bench: Bench) -> None:
-    """The same prompt, engine and seed give the same response."""
-    if not bench.deterministic:
-        skip("declared as not deterministic")
-    one, other = _tokens(plain(bench)), _tokens(plain(bench))
-    for index, tokens_of in one.items():
-        if tokens_of != other[index]:
-            fail(
-                "the same prompt with the same seed gives other tokens",
-                hint="seed what is random from sampling_params['seed'] or sample.index",
-            )
-
-
-def concurrent(bench: Bench) -> None:
-    """Calls that run at the same time do not disturb each other."""
-    if not bench.deterministic:
-        skip("declared as not deterministic")
-    rows = usable_rows(bench)[:5]
-    alone = _tokens(one_by_one(bench, rows))
-    if alone != _tokens(one_by_one(bench, rows)):
-        skip("it is not deterministic, see generate-deterministic")
-    together = _tokens(generated_many(bench, rows))
-    for index, tokens_of in alone.items():
-        if tokens_of != together[index]:
-            fail(
-                f"sample {index} has other tokens when {len(rows)} samples are generated at the same time",
-                hint="keep what belongs to one sample in local variables: self and module globals are shared by all calls",
-            )
-
-
-def _tokens(results: Sequence[Generated]) -> dict[int, list[list[int]]]:
-    return {result.index: [sample.tokens for sample in result.samples] for result in results}
-
-
-def partial(bench: Bench) -> None:
-    """A sample that was begun before is continued, or started anew; old and new tokens are not mixed up."""
-    row = usable_rows(bench)[0]
-    first = generated(bench, row)
-    if len(first.samples) != 1 or not first.engine.answers or first.samples[0].response_length < 2:
-        skip("only a rollout of one sample with a response from the engine is continued")
-    sample = first.samples[0]
-    prompt = sample.tokens[: len(sample.tokens) - sample.response_length]
-    try:
-        result = generated(bench, row, sample=_begun(sample, len(prompt), first), partial_rollout=True)
-    except (Exception, CheckFailed) as error:  # noqa: BLE001 - a refusal
-        skip(f"it does not take a sample that was begun before ({type(error).__name__}): use it without --partial-rollout")
-    for continued in result.samples:
-        start = len(continued.tokens) - continued.response_length
-        if continued.tokens[: max(start, 0)] != prompt:
-            wrong = f"has {start} tokens before its response of {continued.response_length}, and its prompt has {len(prompt)}"
-            if not bench.subject.args.get("partial_rollout"):
-                skip(f"a sample that was begun before {wrong}: use it without --partial-rollout")
-            fail(f"a sample that was begun before {wrong}", hint=_PARTIAL)
-
-
-def _begun(sample: Sample, start: int, result: Generated) -> Sample:
-    """The sample as it was when half of its response was there."""
-    part, keep = fresh_sample(result.row, result.index), sample.response_length // 2
-    part.tokens, part.response_length, part.status = sample.tokens[: start + keep], keep, Status.ABORTED
-    part.response = result.engine.tokenizer.decode(part.tokens[start:], skip_special_tokens=True)
-    part.rollout_log_probs = sample.rollout_log_probs[:keep] if sample.rollout_log_probs is not None else None
-    part.loss_mask = sample.loss_mask[:keep] if sample.loss_mask is not None else None
-    return part
-
-
-_PARTIAL = "continue sample.tokens where sample.response_length > 0, or call sample.reset_for_generation() first"
-
-
-def blocking(bench: Bench) -> None:
-    """It lets the event loop turn, so that other samples are generated meanwhile."""
-    with Stage(bench, rows=usable_rows(bench)) as stage:
-        drive(_generate(stage, fresh_sample(stage.rows[0])))  # imports and caches of the first call
-        turns = Turns()
-
-        async def watched() -> None:
-            async with turns:
-                await asyncio.gather(*(_generate(stage, fresh_sample(row, index)) for index, row in enumerate(stage.rows[:3], 1)))
-
-        drive(watched())
-    turns.check()
-
-
-def cancellation(bench: Bench) -> None:
-    """When the run is interrupted, it ends at once and leaves no request and no task behind."""
-    with Stage(bench, rows=usable_rows(bench), latency=60.0) as stage:
-        if not stage.function.is_async:
-            skip("it is synchronous: it runs in a thread, which cannot be cancelled")
-        if not drive(cancelled(_generate(stage, fresh_sample(stage.rows[0])), lambda: stage.engine.in_flight, "custom_generate")):
-            skip("it asks nothing of the engine")
-
-
-async def _generate(stage: Stage, sample: Sample) -> list[Sample]:
-    return await stage.generate(sample, params_for(stage, sample.index or 0))
-
-
 CHECKS: tuple[Check, ...] = (
     Check("generate-train", HOOK, train),
     Check("generate-evaluation", HOOK, evaluation),
@@ -365,16 +298,13 @@ CHECKS: tuple[Check, ...] = (
     Check("generate-fields", HOOK, fields),
     Check("generate-prompt-tokens", HOOK, prompt_tokens),
     Check("generate-tokens", HOOK, tokens),
+    Check("generate-mask", HOOK, mask),
+    Check("generate-end", HOOK, end),
     Check("generate-log-probs", HOOK, log_probs),
     Check("generate-sampling", HOOK, sampling),
     Check("generate-length", HOOK, length),
     Check("generate-status", HOOK, status),
     Check("generate-abort", HOOK, aborted),
     Check("generate-engine-failure", HOOK, engine_failure),
-    Check("generate-siblings", HOOK, siblings),
-    Check("generate-deterministic", HOOK, deterministic),
-    Check("generate-concurrent", HOOK, concurrent),
-    Check("generate-partial", HOOK, partial),
-    Check("generate-blocking", HOOK, blocking),
-    Check("generate-cancellation", HOOK, cancellation),
+    *generate_calls.CHECKS,
 )

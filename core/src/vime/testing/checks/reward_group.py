@@ -29,6 +29,8 @@ def group_shape(bench: Bench) -> None:
                 if isinstance(error, VimeError):
                     raise
                 fail(f"{reward.who} {raised(error)} for a group of {size}", "a group may have any size; one of 1 has no deviation")
+        if found.misshapen:
+            raise found.misshapen[0]
 
 
 def group_order(bench: Bench) -> None:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
+import os
+import random
+import socket
 import sys
+import tempfile
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from vime.errors import ContractError
@@ -101,7 +109,10 @@ def event_loop(bench: Bench) -> None:
         phase("together")
         await asyncio.gather(*(_call(fresh, one) for _ in range(16)), return_exceptions=True)
 
-    phases = watch(work, home, limit=WATCH_SECONDS)
+    with _connections(home) as connections:
+        phases = watch(work, home, limit=WATCH_SECONDS)
+    if connections:
+        fail(f"{reward.who} opens a connection and waits for it in the event loop: {connections[0]}", LOOP_HINT)
     together = phases.pop("together", Stalls())
     if together.asleep >= TOGETHER_SECONDS:
         where, line = together.place
@@ -114,6 +125,81 @@ def event_loop(bench: Bench) -> None:
         if stalls.working >= WORK_SECONDS:
             where, line = stalls.place
             fail(f"{reward.who} holds up the event loop: it computes in {where.rpartition(' in ')[2]}", f"{line}: {WORK_HINT}")
+
+
+@contextmanager
+def _connections(home: str) -> Generator[list[str]]:
+    """Collect, for code of the package `home`, where a socket that blocks is connected in a thread with a running event loop."""
+    found: list[str] = []
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.gettimeout() != 0.0 and asyncio._get_running_loop() is not None:
+            frame: Any = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] != home:
+                frame = frame.f_back
+            if frame is not None:
+                line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+                found.append(f"`{line}` in {frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})")
+        super(socket.socket, self).connect(address)
+
+    setattr(socket.socket, "connect", connect)  # noqa: B010 - it is inherited, and goes back to that below
+    try:
+        yield found
+    finally:
+        delattr(socket.socket, "connect")
+
+
+def cancellation(bench: Bench) -> None:
+    """An asynchronous reward that is cancelled ends, and gives no reward."""
+    with RewardBench(bench) as reward:
+        if not reward.function.is_async:
+            skip("it is synchronous: what takes too long is ended with its worker process")
+        one = reward.one()
+        if not reward.run(_cancelled(reward, one)):
+            skip("it never waits for anything")
+
+
+async def _cancelled(reward: RewardBench, one: Input) -> bool:
+    """Cancel a call in its first wait, and fail unless it ends so; False where it does not wait."""
+    task = asyncio.ensure_future(_call(reward, one))
+    await asyncio.sleep(0)
+    if task.done() or not task.cancel():
+        await asyncio.wait([task])
+        return False
+    await asyncio.wait([task], timeout=2.0)
+    if not task.done():
+        fail(f"{reward.who} goes on after it was cancelled", CANCEL_HINT)
+    if not task.cancelled():
+        error = task.exception()
+        what = f"returned {task.result()!r}" if error is None else raised(error)
+        fail(f"{reward.who} {what} when it was cancelled", CANCEL_HINT)
+    return True
+
+
+def process(bench: Bench) -> None:
+    """A call leaves the process as it is: its directory, its sockets' timeout, and the random numbers of others."""
+    with RewardBench(bench) as reward:
+        one = reward.one()
+        was, drawn = (Path.cwd(), socket.getdefaulttimeout(), random.getstate()), list[float]()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                os.chdir(folder)  # other checks have called it before: only a place of this check's own can be left
+                socket.setdefaulttimeout(4321.0)
+                for seed in (1, 2):
+                    random.seed(seed)
+                    reward.value(one)
+                    drawn.append(random.random())
+                directory, timeout = Path.cwd(), socket.getdefaulttimeout()
+            finally:
+                os.chdir(was[0])
+                socket.setdefaulttimeout(was[1])
+                random.setstate(was[2])
+            if directory != Path(folder).resolve():
+                fail(f"{reward.who} changes the working directory to {directory}", "use absolute paths, or subprocess.run(..., cwd=folder)")
+        if drawn[0] == drawn[1]:
+            fail(f"{reward.who} seeds the random numbers of the module `random`", "use a generator of your own: random.Random(seed)")
+        if timeout != 4321.0:
+            fail(f"{reward.who} sets the default timeout of all sockets to {timeout}", "give each request its own timeout")
 
 
 def at_once(bench: Bench) -> None:
@@ -167,12 +253,26 @@ def no_shared_state(bench: Bench) -> None:
                         f"and {expected:g} for it alone",
                         STATE_HINT,
                     )
+        _refuse_cache_by_response(reward, gold, right)
         alone = _maybe(reward, other_label, bench.function(bench.load(reward.config)))
         function = bench.function(bench.load(reward.config))
         _again(reward, gold, function)
         after = _maybe(reward, other_label, function)
         if alone is not None and after is not None and not same(alone, after):
             fail(f"{reward.who} gives {after:g} for a response that it has seen with another label, and {alone:g} for it alone", STATE_HINT)
+
+
+def _refuse_cache_by_response(reward: RewardBench, gold: Input, right: float) -> None:
+    """Fail where a response gets the reward that it got with another label; every text here is one that nothing has seen."""
+    if not isinstance(gold.label, str) or not isinstance(gold.prompt, str):
+        return
+    first, second = (gold.but(response=f"{blank}{gold.response}", prompt=f"{gold.prompt}{blank}") for blank in ("\n\n\n", "\n\n\n\n"))
+    alone = _maybe(reward, first.but(label="something else"), reward.function)
+    seen = _maybe(reward, second, reward.function)
+    after = _maybe(reward, second.but(label="something else", prompt="Another question."), reward.function)
+    if alone is None or seen is None or after is None or not same(seen, right) or same(alone, after):
+        return
+    fail(f"{reward.who} gives {after:g} for a response that it has seen with another label, and {alone:g} for it alone", STATE_HINT)
 
 
 def _again(reward: RewardBench, one: Input, function: HookFunction) -> float:
@@ -211,10 +311,13 @@ async def _call(reward: RewardBench, one: Input) -> Any:
     return await reward.function.acall(**call_arguments(reward.config, reward.function, shown, reward.grouped))
 
 
+CANCEL_HINT = "let asyncio.CancelledError through after cleaning up: catch Exception, not BaseException"
 CHECKS: tuple[Check, ...] = (
     Check("reward-in-thread", "custom_rm", in_thread),
     Check("reward-in-process", "custom_rm", in_process),
     Check("reward-event-loop", "custom_rm", event_loop),
+    Check("reward-cancellation", "custom_rm", cancellation),
+    Check("reward-process", "custom_rm", process),
     Check("reward-at-once", "custom_rm", at_once),
     Check("reward-no-shared-state", "custom_rm", no_shared_state),
 )

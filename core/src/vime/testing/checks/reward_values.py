@@ -20,7 +20,19 @@ def scores(bench: Bench) -> None:
     with RewardBench(bench) as reward:
         found = reward.survey()
         if found.errors and not (found.valid or found.bad or found.misshapen):
-            fail(f"{reward.who} {raised(found.errors[0])} for every sample that was tried", f"if it needs other data: {NEED_CASE}")
+            fail(f"{reward.who} {raised(found.errors[0])} for every sample that was tried", _why(found.errors[0]))
+
+
+def _why(error: Exception) -> str:
+    """What to do about a reward that always raises this."""
+    text = str(error)
+    if "main thread" in text:
+        return "limits by signal work in the main thread only: vime.api.IsolatedPool has limits that work everywhere"
+    if "event loop" in text:
+        return "an async def awaits in the loop that it runs in: await work(), in the place of asyncio.run(work())"
+    if "frozen" in text:
+        return "args is shared by the whole run, and frozen: keep what you need on self, or return it in a dict reward"
+    return f"if it needs other data: {NEED_CASE}"
 
 
 def finite(bench: Bench) -> None:
@@ -55,10 +67,13 @@ def stable_keys(bench: Bench) -> None:
 def unchanged(bench: Bench) -> None:
     """The reward leaves the sample, the group and the configuration as they are."""
     with RewardBench(bench) as reward:
+        untouched = Snapshot([], reward.config)
         one = reward.one()
-        for response in (one.response, *WRONG_RESPONSES):
+        untouched.check(reward.function.label, "custom_rm")
+        padded = one.but(label=f" {one.label}\n", response=f"{one.response}\n") if isinstance(one.label, str) else one
+        for shown in (one, padded, *(one.but(response=response) for response in WRONG_RESPONSES)):
             reward.still()
-            sample = reward.fresh(one.but(response=response))
+            sample = reward.fresh(shown)
             before = Snapshot([sample], reward.config)
             _attempt(reward, sample)
             before.check(reward.function.label, "custom_rm")
@@ -137,6 +152,7 @@ def gold_is_best(bench: Bench) -> None:
 def discriminates(bench: Bench) -> None:
     """Not every response gets the same reward: there would be nothing to learn from it."""
     if not bench.cases:
+        _refuse_constant(bench)
         skip(NEED_CASE)
     with RewardBench(bench) as reward:
         values: list[float] = []
@@ -158,6 +174,18 @@ def discriminates(bench: Bench) -> None:
             fail(
                 f"{reward.who} gives {values[0]:g} for every response: the known cases, an empty one and a senseless one alike",
                 "a group whose rewards are all equal has no advantages; look at how the answer is taken out of the response",
+            )
+
+
+def _refuse_constant(bench: Bench) -> None:
+    """Without cases no response is known to be better; but a reward that reads nothing of its sample is always the same."""
+    with RewardBench(bench) as reward:
+        sample, reads = spied(reward.fresh(reward.one()))
+        value = reward.number(reward.score(sample))
+        if bench.deterministic and not reads.fields - {"__class__"}:
+            fail(
+                f"{reward.who} gives {value:g} and reads nothing of the sample",
+                "a group whose rewards are all equal has no advantages; read sample.response",
             )
 
 

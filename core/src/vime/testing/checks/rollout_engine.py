@@ -73,6 +73,12 @@ class RecordingEngine(FakeEngine):
         self.answers.append(Answer(list(token_ids), params, generation))
         return generation
 
+    def close(self) -> None:
+        fail("it closed the engine, which belongs to the run", hint="generate and abort only; close, sleep and wake are the run's")
+
+    def sleep(self) -> None:
+        self.close()
+
 
 class SpelledDigits:
     """A policy that writes numbers digit by digit, where the tokenizer has a token for two of them.

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import vime
+from vime.plugins.loading import describe
 from vime.testing.checks.base import fail
 
 T = TypeVar("T")
@@ -138,6 +139,11 @@ async def cancelled(work: Coroutine[Any, Any, Any], in_flight: Callable[[], int]
         fail(f"{what} goes on after it was cancelled", hint="let asyncio.CancelledError through: catch Exception, not BaseException")
     if not task.cancelled() and task.exception() is None:
         fail(f"{what} returned a result although it was cancelled", hint="let asyncio.CancelledError through after cleaning up")
+    if not task.cancelled():
+        fail(
+            f"{what} ended with {describe(task.exception() or RuntimeError())} when it was cancelled, and not with CancelledError",
+            hint="let asyncio.CancelledError through after cleaning up",
+        )
     del task
     for _ in range(10):
         await asyncio.sleep(0)

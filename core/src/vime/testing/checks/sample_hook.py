@@ -60,6 +60,7 @@ def aligned(bench: Bench) -> None:
     """Tokens, loss mask and log-probs still fit together afterwards."""
     hook = SampleHookBench(bench).usable()
     for sample in _samples():
+        prompt = sample.tokens[: len(sample.tokens) - sample.response_length]
         passed = hook.pass_on(sample)
         length = passed.response_length
         if not 0 <= length <= len(passed.tokens):
@@ -68,6 +69,11 @@ def aligned(bench: Bench) -> None:
             values = getattr(passed, name)
             if values is not None and len(values) != length:
                 fail(f"{hook.who} left a sample whose {name} has {len(values)} entries for a response of {length} tokens", _ALIGN)
+        if passed.tokens[: len(passed.tokens) - length] != prompt:
+            fail(
+                f"{hook.who} left a sample with {len(passed.tokens) - length} tokens before its response; its prompt has {len(prompt)}",
+                _ALIGN,
+            )
 
 
 _ALIGN = "response tokens are added by sample.append_response_tokens, and taken away from all of these fields together"

@@ -446,6 +446,17 @@ def test_case_b4_wrong_group_results(value, message):
         score_group(scorer_of(plugin(custom_rm), group_rm=True), group_of("a", "b"))
 
 
+def test_a_group_function_that_sets_rewards_and_returns_none_is_told():
+    def custom_rm(self, samples):
+        for sample in samples:
+            sample.reward = 1.0
+
+    with pytest.raises(ContractError, match="returned None for group 0"):
+        score_group(scorer_of(plugin(custom_rm), group_rm=True, reward_isolation="thread"), group_of("a", "b"))
+    zeros = scorer_of(plugin(custom_rm), group_rm=True, reward_isolation="thread", on_reward_error="zero")
+    assert score_group(zeros, group_of("a", "b")) == [0.0, 0.0]
+
+
 # ---------------------------------------------------------------- the error policy
 
 

@@ -6,6 +6,7 @@ import asyncio
 import copy
 from collections import Counter
 from collections.abc import Awaitable
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from vime.isolation import IsolatedTimeout
@@ -132,6 +133,7 @@ class RewardScorer:
         """One call of a reward function, checked; its failure is dealt with as `--on-reward-error` says."""
         shown = [_boxed(member) for member in members] if reward.boxed else list(members)
         who = f"{reward.function.label}: custom_rm"
+        unscored = [member.reward is None for member in members]
         try:
             try:
                 with self._busy, watched(self.config, reward.function, shown):
@@ -143,13 +145,12 @@ class RewardScorer:
         except (RewardSetupError, ChangedError):
             raise
         except Exception as error:  # noqa: BLE001 - counted, and raised where the error policy says so
-            for member in members:
-                if member.reward is None:
-                    self._fail(error, reward.function.plugin, member, scope)
+            for member in compress(members, unscored):
+                member.reward = None  # the function may have set it before it failed
+                self._fail(error, reward.function.plugin, member, scope)
             return
-        for member, value in zip(members, values, strict=True):
-            if member.reward is None:
-                self._accept(value, who, reward.function.plugin, member, scope)
+        for member, value in compress(zip(members, values, strict=True), unscored):
+            self._accept(value, who, reward.function.plugin, member, scope)
 
     def _accept(self, value: object, who: str, plugin: str, sample: Sample, scope: _Scope) -> None:
         try:

@@ -44,7 +44,7 @@ def test_the_first_refusal_in_the_users_order_gives_the_metric(order, drops):
         if verdict.keep:
             collected.kept.append(members)
         else:
-            collected.dropped.append((members, verdict.reason))
+            collected.drop(members, verdict.reason)
     assert collected.kept == [GROUPS[3]]
     metrics = dropped_metrics(collected)
     assert {key: value for key, value in metrics.items() if "drop_" in key} == {f"dynamic_filter/drop_{key}": n for key, n in drops.items()}

@@ -106,7 +106,7 @@ def test_a_file_without_rows_is_refused(tmp_path, name, text):
 
 def test_a_hub_data_set_without_the_library_names_the_pip_line():
     try:
-        import datasets  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import datasets  # noqa: F401
     except ImportError:
         with pytest.raises(MissingExtraError, match="hf:gsm8k needs the datasets library") as caught:
             open_rows("hf:gsm8k", {"question"})

@@ -236,7 +236,7 @@ def test_async_hooks_are_awaited(train):
 def test_a_result_that_nothing_uses_is_named(train):
     with pytest.raises(ContractError, match="rollout_data_postprocess returned a dict of 1, which nothing uses") as caught:
         train(rollout_data_postprocess=lambda args, rollout_id, rollout_data: {"advantages": []})
-    assert "in place" in caught.value.hint
+    assert "in place" in str(caught.value.hint)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class HubRows(_TableRows):
     def __init__(self, source: str, wanted: set[str]) -> None:
         self.source = source
         try:
-            import datasets  # pyright: ignore[reportMissingImports]
+            import datasets
         except ImportError:
             raise MissingExtraError(f"{source} needs the datasets library, which is not installed", hint="pip install datasets") from None
         name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix("hf:"))  # a split may be train[:10%]

@@ -152,6 +152,7 @@ class RolloutSpec:
         Example:
 
         >>> from vime.api import Sample, Status, hookimpl
+        >>> from vime.testing import FakeEngine
         >>> @hookimpl
         ... async def custom_generate(sample, sampling_params, engine):
         ...     sample.tokens = engine.tokenizer.encode(sample.prompt)
@@ -163,7 +164,6 @@ class RolloutSpec:
         ...         tool = " [4]"
         ...         sample.append_response_tokens(tokens=engine.tokenizer.encode(tool), trainable=False, text=tool)
         ...     return sample
-        >>> from vime.testing import FakeEngine
         >>> sample = run(custom_generate(Sample(prompt="2+2="), {"max_new_tokens": 9}, FakeEngine(policy={"2+2=": "2+2"})))
         >>> sample.response, sample.loss_mask
         ('2+2 [4]', [1, 1, 1, 1, 0, 0, 0, 0])

@@ -23,7 +23,7 @@ def require_training_extra(modules: Sequence[str] = TRAINING) -> None:
         return
     extra = fitting_extra()
     raise MissingExtraError(
-        f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings",
+        f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings (pip install 'vime[{extra}]')",
         hint=f"run: {install_command(extra)}",
     )
 

@@ -198,6 +198,6 @@ ZOO: tuple[Wrong, ...] = (
         "sets the rewards and returns nothing",
         SetsThemItself,
         "reward-group-shape",
-        "{who}: custom_rm returned None for group 1 (samples 1, -1); expected a list of 2 rewards",
+        "{who}: custom_rm returned None for group 0 (samples 21, 22, 23, 24); expected a list of 4 rewards",
     ),
 )

@@ -224,7 +224,7 @@ async def evaluates_training_data(args, rollout_id, data_source, evaluation=Fals
 def refused(name: str, target: Any, check: str, message: str) -> Wrong:
     """The run refuses it with the same message."""
     label = f"plugin {target.__name__!r}" if isinstance(target, type) else f"path function {target.__module__}:{target.__name__}"
-    whole = message if message.startswith("vime.") else f"{label}: {message}"
+    whole = message if message.startswith("generate_rollout was called") else f"{label}: {message}"
     return Wrong(name, target, check, whole, core=whole, hook=None if isinstance(target, type) else HOOK)
 
 
@@ -277,7 +277,7 @@ WRONG = (
         "an async function that blocks on the built-in rollout",
         blocks_on_the_built_in,
         "rollout-train",
-        "vime.rollout.vllm_rollout.generate_rollout was called in the event loop of the run, which would wait for itself",
+        "generate_rollout was called in the event loop of the run, which would wait for itself",
     ),
     refused(
         "state shared by all rollouts",

@@ -10,6 +10,7 @@ repetitions in which the three take turns, in one process, of the code that a ru
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import platform
 import statistics
@@ -49,7 +50,7 @@ PER_SAMPLE_BUDGET, BATCH_BUDGET = 20.0, 5.0
 # The functions that are called: one for each hook.
 
 
-def custom_generate(args: Any, sample: Sample, sampling_params: Any) -> Sample:
+async def custom_generate(args: Any, sample: Sample, sampling_params: Any) -> Sample:
     return sample
 
 
@@ -173,6 +174,10 @@ class Bench:
         (implementation,) = self.plugins.implementations(hook)
         positional = [every[name] for name in implementation.params]
         caller = getattr(self.pluggy.hook, hook)
+        if inspect.iscoroutinefunction(function):
+            return Case(
+                hook, count, lambda: finish(function(*positional)), lambda: [finish(result) for result in caller(**every)], vime, what
+            )
         return Case(hook, count, lambda: function(*positional), lambda: caller(**every), vime, what)
 
     def cases(self) -> list[Case]:

@@ -276,8 +276,7 @@ class LocalRuntime:
         with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
 
             def show(collected: Collected) -> None:
-                speed = collected.tokens / (time.perf_counter() - started)
-                progress.update(len(collected.kept), collected.drop_reasons, speed)
+                progress.update(len(collected.kept), collected.drop_reasons, collected.tokens / (time.perf_counter() - started))
 
             rollout = self._run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from dataclasses import dataclass, field
@@ -71,6 +72,13 @@ def check_rewards(values: object, who: str, samples: list[Sample]) -> list[objec
             hint="return one reward per sample, in their order",
         )
     return list(values)
+
+
+def discard(value: object) -> None:
+    """Close coroutines that nobody will await, of which Python would warn from whatever runs when they are collected."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if inspect.iscoroutine(each):
+            each.close()
 
 
 @dataclass

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from vime.errors import PluginError, VimeError
 from vime.isolation.limits import reward_limit
 from vime.plugins.validation import is_marked
-from vime.rollout.reward_guard import RewardTimeoutError, where
+from vime.rollout.reward_guard import RewardTimeoutError, discard, where
 from vime.rollout.unchanged import watched
 from vime.sample import Sample
 
@@ -243,7 +243,7 @@ async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
 
     def finish(value: Any, error: BaseException | None) -> None:
         if done.done():  # the call was given up
-            _discard(value)
+            discard(value)
         else:
             done.set_result((value, error))
 
@@ -256,19 +256,13 @@ async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
         try:
             loop.call_soon_threadsafe(finish, value, error)
         except RuntimeError:  # the loop was closed meanwhile
-            _discard(value)
+            discard(value)
 
     threading.Thread(target=work, name="vime-reward", daemon=True).start()
     value, error = await done
     if error is not None:
         raise error
     return value
-
-
-def _discard(value: Any) -> None:
-    """Close a coroutine that came too late to be awaited, of which Python would warn from whatever runs next."""
-    if inspect.iscoroutine(value):
-        value.close()
 
 
 def _findable(module: str) -> bool:

@@ -20,6 +20,7 @@ from vime.rollout.reward_guard import (
     check_reward,
     check_rewards,
     check_siblings,
+    discard,
     last_boxed,
     where,
 )
@@ -138,6 +139,7 @@ class RewardScorer:
             try:
                 with self._busy, watched(self.config, reward.function, shown):
                     value = await self._runner.run(reward, shown, group=group)
+                discard(value)
             finally:
                 if reward.boxed:
                     carry_back(shown, members)

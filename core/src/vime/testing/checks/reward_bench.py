@@ -16,7 +16,7 @@ from vime.config.run_config import RunConfig
 from vime.plugins.loading import describe
 from vime.plugins.manager import HookFunction, PluginManager
 from vime.plugins.validation import is_marked
-from vime.rollout.reward_guard import BadRewardError, Reward, check_reward, check_rewards
+from vime.rollout.reward_guard import BadRewardError, Reward, check_reward, check_rewards, discard
 from vime.rollout.reward_worker import call_arguments
 from vime.sample import Sample
 from vime.testing.checks.base import Bench, fail, skip
@@ -109,7 +109,9 @@ class RewardBench:
         """What the function itself returns, in this process."""
         function = function or self.function
         config = self.bench.config(group_rm=True, n_samples_per_prompt=len(samples)) if group else self.config
-        return self.run(function.acall(**call_arguments(config, function, samples, group)))
+        value = self.run(function.acall(**call_arguments(config, function, samples, group)))
+        discard(value)
+        return value
 
     def score(self, sample: Sample, *, function: HookFunction | None = None) -> Reward:
         """The reward of one sample, checked. Raises what the function raises, and BadRewardError."""
@@ -135,7 +137,6 @@ class RewardBench:
     def checked(self, value: Any, sample: Sample) -> Reward:
         """`value` as a reward. Raises BadRewardError with the core's message."""
         if asyncio.iscoroutine(value):
-            value.close()
             raise BadRewardError(f"{self.who} returned a coroutine in the place of a reward", hint="await it: asyncio.gather(*coroutines)")
         if self._key is None and isinstance(value, dict) and value:
             self._key = _key_of(cast("dict[str, Any]", value))

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vime.config.run_config import RunConfig
 from vime.train.batch import TrainBatch
-from vime.train.microbatch import MIN_TOKENS, collate, plan_micro_batches, split_steps, trained_rows
+from vime.train.microbatch import MIN_TOKENS, collate, packs_rows, plan_micro_batches, split_steps, trained_rows
 
 NUM_GPUS = 0
 
@@ -91,6 +92,28 @@ def test_collate_points_at_the_token_before():
     assert micro.row_K.tolist() == [0, 0, 1]
     assert micro.weights_K.tolist() == [0.5, 0.5, 0.25]
     assert [part.tolist() for part in micro.split(micro.targets_K)] == [[20, 22], [20]]
+
+
+def test_packed_rows_lie_end_to_end():
+    rows = trained_rows(make_batch([0, 1], masks=[[1, 0, 1], [1]]), 0, torch.device("cpu"))
+    micro = collate(rows, [0.5, 0.25], torch.device("cpu"), packed=True)
+    assert micro.input_ids_B_T.tolist() == [[0, 10, 20, 21, 1, 11]]
+    assert micro.position_ids_B_T is not None and micro.position_ids_B_T.tolist() == [[0, 1, 2, 3, 0, 1]]
+    assert micro.select_K.tolist() == [1, 3, 5]
+    assert micro.targets_K.tolist() == [20, 22, 20]
+
+
+def test_packed_rows_share_a_budget_of_their_own_tokens():
+    assert plan_micro_batches([9, 1, 5, 3, 7], max_tokens=12, rows_each=None, packed=True) == [[[0], [4, 2], [3, 1]]]
+    assert plan_micro_batches([9, 1, 5, 3, 7], max_tokens=None, rows_each=2, packed=True) == [[[0, 4], [2, 3], [1]]]
+
+
+def test_a_flash_attention_packs_unless_told_otherwise():
+    assert packs_rows(RunConfig(attn_implementation="flash_attention_2"))
+    assert packs_rows(RunConfig(attn_implementation="kernels-community/flash-attn3"))
+    assert not packs_rows(RunConfig(attn_implementation="flash_attention_2", pack_sequences=False))
+    assert not packs_rows(RunConfig())
+    assert packs_rows(RunConfig(pack_sequences=True))
 
 
 if __name__ == "__main__":

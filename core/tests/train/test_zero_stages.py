@@ -56,5 +56,19 @@ def test_every_stage_takes_the_same_step(make_trainer, make_config, make_groups,
     assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in weights_of(first).items())
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_take_the_same_step_as_padded_ones(make_trainer, make_config, make_groups, stage, attention):
+    values = {"lr": 1e-2, "entropy_coef": 0.01, "zero_stage": stage, "attn_implementation": attention, "num_steps_per_rollout": 2}
+    padded, packed = make_config(**values), make_config(**values, pack_sequences=True, max_tokens_per_gpu=40)
+    batch = build_train_batch(padded, None, make_groups())
+    first, second = make_trainer(padded), make_trainer(packed)
+    metrics, others = first.train(batch), second.train(batch)
+    assert metrics.pop("padding_fraction") > 0 and others.pop("padding_fraction") == 0
+    assert others == pytest.approx(metrics, rel=1e-5, abs=1e-7)
+    theirs = weights_of(second)
+    assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in weights_of(first).items())
+
+
 if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__]))

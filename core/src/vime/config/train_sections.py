@@ -112,6 +112,8 @@ class TrainerSection(Section):
     """ZeRO stage: what is split over the ranks (0 nothing, 1 optimizer, 2 gradients, 3 parameters)."""
     attn_implementation: str = "auto"
     """Attention of the transformers model: auto, eager, sdpa, flash_attention_2, ..."""
+    pack_sequences: bool | None = None
+    """Lay the samples of a forward pass end to end instead of padding them; without it where attn_implementation is a flash attention."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, to save memory."""
     optimizer_offload: bool = False

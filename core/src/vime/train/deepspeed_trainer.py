@@ -23,7 +23,7 @@ from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.deepspeed_config import check_supported, deepspeed_config, resolve_train_dtype, start_process_group
 from vime.train.losses import token_weights
-from vime.train.microbatch import MicroBatch, Row, collate, plan_micro_batches, split_steps, trained_rows
+from vime.train.microbatch import MicroBatch, Row, collate, packs_rows, plan_micro_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import Objective
 from vime.train.parameters import gather_named_weights
@@ -43,6 +43,7 @@ class DeepSpeedTrainer:
         self.config = config
         self.plugins = plugins
         self.objective = Objective(config, plugins)
+        self.packs_rows = packs_rows(config)
         self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self.dtype = resolve_train_dtype(config.train_dtype, count_parameters(model_path), self.device)
         start_process_group(self.device)
@@ -185,8 +186,12 @@ class DeepSpeedTrainer:
             max_tokens=self.config.max_tokens_per_gpu if is_dynamic else None,
             rows_each=None if is_dynamic else self.config.micro_batch_size,
             ranks=self.ranks,
+            packed=self.packs_rows,
         )
         return plans[self.rank]
+
+    def _collate(self, rows: Sequence[Row], weights: Sequence[float]) -> MicroBatch:
+        return collate(rows, weights, self.device, packed=self.packs_rows)
 
     def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], object] | None) -> bool:
         """Accumulate over the micro-batches and step. Returns whether the weights changed."""
@@ -204,7 +209,7 @@ class DeepSpeedTrainer:
         for number, positions in enumerate(plan):
             is_last = number == len(plan) - 1
             picked = positions or [0]
-            micro = collate([rows[p] for p in picked], [weights[p] if positions else 0.0 for p in picked], self.device)
+            micro = self._collate([rows[p] for p in picked], [weights[p] if positions else 0.0 for p in picked])
             self.engine.set_gradient_accumulation_boundary(is_last)
             loss = self._micro_loss(micro, tally)
             if is_last and not self._all_finite(tally.step_loss):
@@ -217,7 +222,11 @@ class DeepSpeedTrainer:
 
     def _micro_loss(self, micro: MicroBatch, tally: Tally) -> Tensor:
         log_probs_K, entropy_K = self.engine(
-            micro.input_ids_B_T, micro.select_K, micro.targets_K, entropy_grad=self.config.entropy_coef != 0
+            micro.input_ids_B_T,
+            micro.select_K,
+            micro.targets_K,
+            position_ids_B_T=micro.position_ids_B_T,
+            entropy_grad=self.config.entropy_coef != 0,
         )
         result = self.objective(micro, log_probs_K, entropy_K)
         tally.add(result, micro, log_probs_K)
@@ -271,10 +280,12 @@ class DeepSpeedTrainer:
         results: dict[int, Tensor] = {}
         if not rows:
             return []
-        chunks = plan_micro_batches([row.input_length for row in rows], max_tokens=self.config.max_tokens_per_gpu, rows_each=None)[0]
-        for positions in chunks:
-            micro = collate([rows[p] for p in positions], [0.0] * len(positions), self.device)
-            log_probs_K, _ = model(micro.input_ids_B_T, micro.select_K, micro.targets_K, temperature=temperature)
+        lengths = [row.input_length for row in rows]
+        for positions in plan_micro_batches(lengths, max_tokens=self.config.max_tokens_per_gpu, rows_each=None, packed=self.packs_rows)[0]:
+            micro = self._collate([rows[p] for p in positions], [0.0] * len(positions))
+            log_probs_K, _ = model(
+                micro.input_ids_B_T, micro.select_K, micro.targets_K, position_ids_B_T=micro.position_ids_B_T, temperature=temperature
+            )
             results.update(zip(positions, micro.split(log_probs_K), strict=True))
         return [results[position] for position in range(len(rows))]
 

@@ -6,8 +6,10 @@ tokens of one row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,9 +43,11 @@ class Row:
 
 @dataclass
 class MicroBatch:
-    """B rows, right-padded to T, with their K trained tokens laid end to end."""
+    """B rows, right-padded to T, with their K trained tokens laid end to end; packed, one row of T tokens that holds all of them."""
 
     input_ids_B_T: Tensor
+    position_ids_B_T: Tensor | None
+    """Packed: the place of each token in its own row, from which attention tells the rows apart. None where rows are padded."""
     select_K: Tensor
     """Where token k is predicted from, as an index into the flattened (B, T)."""
     targets_K: Tensor
@@ -99,19 +103,26 @@ def split_steps(batch: TrainBatch, global_batch_size: int | None, num_steps: int
     return [[row for rollout in members[start : start + size] for row in rollout] for start in range(0, len(members), size)]
 
 
+def packs_rows(config: Any) -> bool:
+    """Whether the rows of a micro-batch are laid end to end: `--pack-sequences`, else where attention is of the flash kind."""
+    return "flash" in config.attn_implementation if config.pack_sequences is None else config.pack_sequences
+
+
 MAX_PADDING = 0.05
 """A micro-batch is closed rather than padded beyond this fraction, once it has enough tokens to be worth its own pass."""
 MIN_TOKENS = 256
 """Tokens below which a micro-batch is filled up whatever the padding: a pass has costs of its own."""
 
 
-def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int | None, rows_each: int | None, ranks: int = 1) -> list[list[list[int]]]:
+def plan_micro_batches(
+    lengths: Sequence[int], *, max_tokens: int | None, rows_each: int | None, ranks: int = 1, packed: bool = False
+) -> list[list[list[int]]]:
     """Per rank, its micro-batches as lists of positions in `lengths`; every rank gets the same number of them.
 
     Rows are sorted by length, so that those of one micro-batch are about equally long. A micro-batch holds as many as
     fit into `max_tokens` when all are padded to the longest (one row always fits) and padding stays below
-    `MAX_PADDING`, or `rows_each` rows. Where the rows do not share out evenly, ranks are filled up with empty
-    micro-batches, to be run with zero weight.
+    `MAX_PADDING`, or `rows_each` rows. `packed` rows are not padded: only their own tokens have to fit. Where the rows
+    do not share out evenly, ranks are filled up with empty micro-batches, to be run with zero weight.
     """
     order = sorted(range(len(lengths)), key=lambda position: (-lengths[position], position))
     plans: list[list[list[int]]] = []
@@ -122,6 +133,8 @@ def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int | None, rows_e
             longest, size = (lengths[chunks[-1][0]], len(chunks[-1]) + 1) if chunks else (0, 1)
             if max_tokens is None:
                 fits = size <= (rows_each or 1)
+            elif packed:
+                fits = used + lengths[position] <= max_tokens
             else:
                 is_dense = used + lengths[position] >= (1.0 - MAX_PADDING) * size * longest or used < MIN_TOKENS
                 fits = size * longest <= max_tokens and is_dense
@@ -135,14 +148,24 @@ def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int | None, rows_e
     return [chunks + [[] for _ in range(most - len(chunks))] for chunks in plans]
 
 
-def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device) -> MicroBatch:
-    """Pad B rows to the longest and lay out their trained tokens. `weights` has the loss weight of each row's tokens."""
+def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device, *, packed: bool = False) -> MicroBatch:
+    """Pad B rows to the longest, or lay them end to end, and find their trained tokens.
+
+    `weights` has the loss weight of each row's tokens.
+    """
     if not rows:
         raise TrainerError("an empty micro-batch cannot be collated")
-    width = max(row.input_length for row in rows)
-    input_ids = torch.zeros((len(rows), width), dtype=torch.long)
-    for number, row in enumerate(rows):
-        input_ids[number, : row.input_length] = torch.tensor(row.tokens[: row.input_length])
+    lengths = [row.input_length for row in rows]
+    width = max(lengths)
+    if packed:
+        starts = list(itertools.accumulate(lengths[:-1], initial=0))
+        input_ids = torch.tensor([[token for row in rows for token in row.tokens[: row.input_length]]])
+        position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
+    else:
+        starts = [number * width for number in range(len(rows))]
+        input_ids, position_ids = torch.zeros((len(rows), width), dtype=torch.long), None
+        for number, row in enumerate(rows):
+            input_ids[number, : row.input_length] = torch.tensor(row.tokens[: row.input_length])
     counts = torch.tensor([len(row.positions) for row in rows])
     has_old = [row.old_log_probs_M is not None for row in rows]
     old = None
@@ -150,8 +173,9 @@ def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device)
         old = torch.cat([row.advantages_M * 0 if row.old_log_probs_M is None else row.old_log_probs_M for row in rows])
     return MicroBatch(
         input_ids_B_T=input_ids.to(device),
+        position_ids_B_T=position_ids,
         select_K=torch.tensor(
-            [number * width + position - 1 for number, row in enumerate(rows) for position in row.positions], device=device
+            [start + position - 1 for start, row in zip(starts, rows, strict=True) for position in row.positions], device=device
         ),
         targets_K=torch.tensor([row.tokens[position] for row in rows for position in row.positions], device=device),
         row_K=torch.arange(len(rows)).repeat_interleave(counts).to(device),

@@ -30,16 +30,25 @@ class PolicyModel(nn.Module):
         self.scale: float = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
 
     def forward(
-        self, input_ids_B_T: Tensor, select_K: Tensor, targets_K: Tensor, temperature: float | None = None, entropy_grad: bool = False
+        self,
+        input_ids_B_T: Tensor,
+        select_K: Tensor,
+        targets_K: Tensor,
+        *,
+        position_ids_B_T: Tensor | None = None,
+        temperature: float | None = None,
+        entropy_grad: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Log-prob of each of K targets, and the entropy of the distribution it was drawn from, both float32.
 
         `select_K` indexes the flattened (B, T): where target k is predicted from. Rows are padded on the right only,
-        so that causal attention needs no mask. Logits are divided by the temperature. They are made and consumed in
+        so that causal attention needs no mask; rows laid end to end come with `position_ids_B_T`, each counting from 0,
+        and attention stays within them. Logits are divided by the temperature. They are made and consumed in
         chunks, and remade in the backward pass, so that the (K, V) float32 tensor never exists where it would be large.
         """
         backbone: Any = getattr(self.model, self.model.base_model_prefix)  # type: ignore[arg-type]
-        hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False).last_hidden_state
+        positions = {} if position_ids_B_T is None else {"position_ids": position_ids_B_T}
+        hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False, **positions).last_hidden_state
         hidden_K_H = hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K]
         temperature = self.temperature if temperature is None else temperature
         parts = []

@@ -56,6 +56,23 @@ def test_every_stage_takes_the_same_step(make_trainer, make_config, make_groups,
     assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in weights_of(first).items())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_optimizer_on_the_host_takes_the_same_steps(make_trainer, make_config, make_groups, tmp_path, stage, dtype):
+    values = {"lr": 1e-2, "zero_stage": stage, "train_dtype": dtype}
+    batches = [build_train_batch(make_config(**values), None, make_groups(seed=seed)) for seed in range(3)]
+    device, host = make_trainer(make_config(**values)), make_trainer(make_config(**values, optimizer_offload=True))
+    for batch in batches[:2]:
+        assert host.train(batch) == pytest.approx(device.train(batch), rel=1e-4, abs=1e-6)
+    host.save(tmp_path / "checkpoint")
+    expected = host.train(batches[2])
+    resumed = make_trainer(make_config(**values, optimizer_offload=True))
+    resumed.load(tmp_path / "checkpoint")
+    assert resumed.train(batches[2]) == expected
+    theirs = weights_of(resumed)
+    assert all(torch.equal(value, theirs[name]) for name, value in weights_of(host).items())
+
+
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_packed_rows_take_the_same_step_as_padded_ones(make_trainer, make_config, make_groups, stage, attention):

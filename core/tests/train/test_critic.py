@@ -12,9 +12,12 @@ from vime.errors import CheckpointError, ConfigError, ContractError, TrainerErro
 from vime.plugins.function import HookFunction
 from vime.train.batch import build_train_batch
 from vime.train.critic import HEAD_FILE
+from vime.train.parameters import gather_named_weights
 from vime.train.values import clipped_value_loss
 
 NUM_GPUS = 0
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor:FutureWarning")
 
 
 @pytest.fixture
@@ -305,6 +308,44 @@ def test_a_checkpoint_fits_a_run_with_or_without_a_critic(make_trainer, ppo, mak
     assert f"--hf-checkpoint {tmp_path / 'without'}" in str(error.value.hint)
     with pytest.raises(CheckpointError, match=r"was written with a critic \(--advantage-estimator ppo\), and this run has none"):
         without.load(tmp_path / "with")
+
+
+def gathered(trainer) -> dict[str, torch.Tensor]:
+    """The critic's weights, whole in every ZeRO stage."""
+    is_partitioned = trainer.engine.zero_optimization_partition_weights()
+    return {name: tensor.float().clone() for name, tensor in gather_named_weights(trainer.critic.model, is_partitioned=is_partitioned)}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_stage_takes_the_same_steps(make_trainer, ppo, make_groups, stage):
+    plain, sharded = make_trainer(ppo(lambd=0.9)), make_trainer(ppo(lambd=0.9, zero_stage=stage))
+    for seed in range(3):  # the first has no gradient below the head
+        batch = build_train_batch(plain.config, None, make_groups(seed=seed))
+        assert sharded.train(batch) == pytest.approx(plain.train(batch), rel=1e-4, abs=1e-6)
+    theirs = gathered(sharded)
+    assert all(torch.allclose(value, theirs[name], atol=1e-5) for name, value in gathered(plain).items())
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("stage", "dtype"), [(2, "float32"), (3, "float32"), (0, "bfloat16"), (3, "bfloat16")])
+def test_every_stage_skips_and_resumes(make_trainer, ppo, make_groups, tmp_path, stage, dtype):
+    config = ppo(zero_stage=stage, train_dtype=dtype, num_steps_per_rollout=2, max_tokens_per_gpu=60)
+    good = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(3)]
+    bad = build_train_batch(config, None, make_groups())
+    bad.rewards = [math.nan] * len(bad)
+    trainer = make_trainer(config)
+    trainer.train(good[0])
+    moved = gathered(trainer)
+    assert moved["head.weight"].any() and trainer.train(bad)["critic_skipped_steps"] == 2.0
+    assert same(moved, gathered(trainer))
+    trainer.train(good[1])
+    trainer.save(tmp_path / "checkpoint")
+    expected = trainer.train(good[2])
+    resumed = make_trainer(config)
+    resumed.load(tmp_path / "checkpoint")
+    assert resumed.train(good[2]) == expected
+    assert same(gathered(resumed), gathered(trainer))
 
 
 def test_a_critic_starts_another_one(make_trainer, ppo, make_groups, tmp_path):

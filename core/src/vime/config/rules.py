@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.config.names import flag_of
@@ -122,6 +123,12 @@ def _refuse_without_critic(config: RunConfig) -> None:
         raise ConfigError(
             "--advantage-estimator ppo has its advantages from the critic, and --custom-advantage-function-path replaces them",
             hint="choose another --advantage-estimator, or leave the function out",
+        )
+    checkpoints = config.save or (config.run_dir and str(Path(config.run_dir) / "checkpoints"))
+    if config.critic_save and checkpoints and Path(config.critic_save).resolve() == Path(checkpoints).resolve():
+        raise ConfigError(
+            f"--critic-save {config.critic_save} is where the checkpoints go, whose names are the same (step_N)",
+            hint="choose another folder, or leave it out: every checkpoint has the critic in critic/",
         )
     if config.critic_lr is not None and config.min_lr > config.critic_lr:
         raise ConfigError(

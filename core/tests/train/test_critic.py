@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from vime.errors import CheckpointError, ConfigError, ContractError, TrainerError
 from vime.plugins.function import HookFunction
 from vime.train.batch import build_train_batch
-from vime.train.critic import HEAD_FILE
+from vime.train.critic import HEAD_FILE, critic_source
 from vime.train.parameters import gather_named_weights
 from vime.train.values import clipped_value_loss
 
@@ -357,6 +358,26 @@ def test_a_critic_starts_another_one(make_trainer, ppo, make_groups, tmp_path):
     for folder in (tmp_path / "checkpoint", tmp_path / "checkpoint" / "critic"):
         assert same(critic_weights(make_trainer(ppo(critic_load=str(folder)))), learned)
     assert same(critic_weights(make_trainer(ppo(), tmp_path / "checkpoint")), learned)  # the model of a run with a critic
+
+
+def test_a_resumed_run_takes_the_critic_of_its_checkpoint(tmp_path):
+    checkpoint, other = tmp_path / "step_3", tmp_path / "other"
+    (checkpoint / "critic").mkdir(parents=True)
+    (checkpoint / "critic" / "config.json").write_text("{}")
+
+    def source(model_path, **values):
+        config = SimpleNamespace(**({"load": None, "hf_checkpoint": "model", "critic_load": None} | values))
+        return critic_source(config, str(model_path))
+
+    inside = str(checkpoint / "critic")
+    assert source("model") == "model"
+    assert (
+        source("model", critic_load=str(other)) == source(checkpoint, hf_checkpoint=str(checkpoint), critic_load=str(other)) == str(other)
+    )
+    assert source("model", critic_load=str(checkpoint)) == source(checkpoint, hf_checkpoint=str(checkpoint)) == inside
+    assert source(checkpoint, load="auto", critic_load=str(other)) == inside
+    assert source(checkpoint, load=str(checkpoint), hf_checkpoint=str(checkpoint), critic_load=str(other)) == inside
+    assert source("model", load="auto", critic_load=str(other)) == str(other)  # nothing to resume from
 
 
 def test_the_critic_of_a_checkpoint_is_a_model_that_transformers_loads(make_trainer, ppo, tmp_path):

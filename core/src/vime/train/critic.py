@@ -95,7 +95,7 @@ def critic_source(config: Any, model_path: str) -> str:
     That of a resumed checkpoint; else `critic_load`; else the policy's. A checkpoint of a run with a critic stands for
     the critic in it.
     """
-    is_resumed = model_path != config.hf_checkpoint and (Path(model_path) / FOLDER).is_dir()
+    is_resumed = config.load is not None and (model_path != config.hf_checkpoint or config.load == config.hf_checkpoint)
     folder = model_path if is_resumed or config.critic_load is None else config.critic_load
     inside = Path(folder).expanduser() / FOLDER
     return str(inside) if (inside / "config.json").is_file() else folder

@@ -27,8 +27,9 @@ def lines(run: Path, namespace: str) -> dict[int, dict[str, float]]:
 
 
 def test_ppo_trains_and_goes_on(model_factory: Callable[[bool], Path], sums: Path, vime: Any, tmp_path: Path) -> None:
+    (tmp_path / "digits.py").write_text("def score(args, sample):\n    return sum(c.isdigit() for c in sample.response) / 12\n")
     flags = [
-        *("train", "--plugin", "math", "--advantage-estimator", "ppo", "--critic-lr", "1e-3", "--lambd", "0.95"),
+        *("train", "--custom-rm-path", "./digits.py:score", "--advantage-estimator", "ppo", "--critic-lr", "1e-3", "--lambd", "0.95"),
         *("--num-critic-only-steps", "1", "--normalize-advantages", "--num-steps-per-rollout", "2", "--lr", "1e-3"),
         *("--model", str(model_factory(True)), "--prompt-data", str(sums), "--input-key", "prompt", "--label-key", "answer"),
         *("--rollout-batch-size", "4", "--n-samples-per-prompt", "4", "--rollout-max-response-len", "12", "--rollout-shuffle"),
@@ -42,6 +43,7 @@ def test_ppo_trains_and_goes_on(model_factory: Callable[[bool], Path], sums: Pat
         assert {"train/value_loss", "train/value_clipfrac", "train/values_mean", "train/critic_grad_norm"} <= line.keys()
         assert line["train/critic_lr"] == 1e-3 and line["train/critic_grad_norm"] > 0
         assert ("train/pg_loss" in line) == (step > 0)
+        assert line["train/skipped_steps"] == line["train/critic_skipped_steps"] == 0.0
     assert metrics[0]["train/values_mean"] == 0.0 != metrics[1]["train/values_mean"]
     assert all(line["train/train_rollout_logprob_abs_diff"] < 1e-4 for step, line in metrics.items() if step)
     checkpoint = tmp_path / "run" / "checkpoints" / "step_2"

@@ -25,13 +25,14 @@ def generalised_advantages(rewards_M: Tensor, values_M: Tensor, gamma: float, la
     delta_t = r_t + gamma V_{t+1} - V_t with V_M = 0, and A_t = delta_t + gamma lambda A_{t+1}: arXiv:1506.02438, eq. 16;
     arXiv:1707.06347, eq. 11 and 12. The returns are A_t + V_t, the TD(lambda) targets.
     """
-    values, advantages = values_M.double(), torch.zeros_like(values_M, dtype=torch.float64)
+    values = values_M.double()
     following = torch.cat([values[1:], values.new_zeros(1)])
-    deltas = rewards_M.double() + gamma * following - values
-    running = 0.0
-    for t in range(len(deltas) - 1, -1, -1):
-        running = float(deltas[t]) + gamma * lambd * running
-        advantages[t] = running
+    deltas = (rewards_M.double() + gamma * following - values).tolist()  # a tensor would wait for the GPU at every token
+    running, backwards = 0.0, []
+    for delta in reversed(deltas):
+        running = delta + gamma * lambd * running
+        backwards.append(running)
+    advantages = torch.tensor(backwards[::-1], dtype=torch.float64, device=values.device)
     return advantages.to(values_M.dtype), (advantages + values).to(values_M.dtype)
 
 

@@ -260,12 +260,14 @@ def test_hooks_see_values_and_returns_and_may_change_the_returns(make_trainer, p
         seen.update({key: [row.clone() for row in rollout_data[key]] for key in ("values", "returns", "advantages")})
         for row in rollout_data["returns"]:
             row *= 2
+        rollout_data["loss_masks"][0][0] = 0
 
     config = ppo(gamma=0.9, lambd=0.8, normalize_advantages=True)
     batch = build_train_batch(config, None, make_groups())
     metrics = make_trainer(config, plugins=Postprocess(double)).train(batch)
     assert [len(row) for row in seen["values"]] == batch.response_lengths
-    returns = torch.cat(seen["returns"])
+    returns = torch.cat(seen["returns"])[1:]  # without the token that was masked
+    assert metrics["tokens"] == len(returns)
     assert metrics["returns_mean"] == pytest.approx(2 * float(returns.mean()), rel=1e-5)
     assert float(torch.cat(seen["advantages"]).mean()) == pytest.approx(0.0, abs=1e-6)  # whitened, which returns are not
     assert float(returns.mean()) > 0.1

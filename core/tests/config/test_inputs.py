@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,20 @@ def test_a_checkpoint_is_a_model_too(model_folder: Path, prompt_file: Path) -> N
     assert (resolved.config.hf_checkpoint, resolved.origins["hf_checkpoint"]) == (str(model_folder), "flag --load")
 
 
+def test_the_model_of_the_critic(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "advantage_estimator": "ppo"}
+    load({**flags, "lambd": "0.95", "value_clip": "0.5", "critic_lr": "1e-5", "num_critic_only_steps": "2"})
+    assert refusal({**flags, "critic_load": tmp_path / "none"}).message == f"--critic-load {tmp_path / 'none'}: no such folder"
+    critic = tmp_path / "step_3" / "critic"
+    shutil.copytree(model_folder, critic)
+    for file in critic.glob("tokenizer*"):
+        file.unlink()  # a critic reads tokens only
+    for folder in (critic, critic.parent):
+        load({**flags, "critic_load": folder})
+    (critic / "model.safetensors").write_bytes(b"broken")
+    assert "model.safetensors is not a safetensors file" in refusal({**flags, "critic_load": critic.parent}).message
+
+
 def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> None:
     assert refusal({"hf_checkpoint": model_folder}).message == "no prompts: --prompt-data is not set, though a model is"
     assert refusal({"prompt_data": prompt_file}).message == "no model: --hf-checkpoint is not set, though data is"
@@ -137,9 +152,6 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
         ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
         ({"engines": "2"}, "--engines 2"),
         ({"wandb": True}, "--wandb"),
-        ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo"),
-        ({"lambd": "0.9"}, "--lambd 0.9"),
-        ({"value_clip": "0.1"}, "--value-clip 0.1"),
         ({"lora_rank": "8"}, "--lora-rank 8"),
     ],
 )

@@ -102,6 +102,17 @@ def test_what_follows(given: dict[str, object], derived: dict[str, object]) -> N
         ({"pipeline": "async"}, "--pipeline async needs engines beside the trainer"),
         ({"engines": 2}, "--engines 2 needs several processes"),
         ({"calculate_per_token_loss": True, "loss_aggregation": "constant"}, "--calculate-per-token-loss and --loss-aggregation constant"),
+        ({"advantage_estimator": "ppo", "loss_type": "sft_loss"}, "--advantage-estimator ppo trains a critic on rewards"),
+        (
+            {"advantage_estimator": "ppo", "custom_advantage_function_path": "a.b"},
+            "--advantage-estimator ppo has its advantages from the critic, and --custom-advantage-function-path replaces them",
+        ),
+        (
+            {"advantage_estimator": "ppo", "lr": 1e-3, "min_lr": 1e-4, "critic_lr": 1e-5},
+            "--min-lr is 0.0001, above --critic-lr 1e-05",
+        ),
+        ({"advantage_estimator": "ppo", "save": "a", "critic_save": "b/../a"}, "--critic-save b/../a is where the checkpoints go"),
+        ({"advantage_estimator": "ppo", "run_dir": "r", "critic_save": "r/checkpoints"}, "--critic-save r/checkpoints is where"),
     ],
 )
 def test_contradictions(given: dict[str, object], message: str) -> None:
@@ -120,6 +131,12 @@ def test_contradictions(given: dict[str, object], message: str) -> None:
         ({"mask_offpolicy_in_partial_rollout": True}, "mask_offpolicy_in_partial_rollout has no effect"),
         ({"eps_clip_high": 0.1}, "eps_clip_high 0.1 is below eps_clip 0.2"),
         ({"num_rollout": 1, "num_epoch": 1}, "num_epoch has no effect"),
+        ({"critic_lr": 1e-5}, "critic_lr has no effect without --advantage-estimator ppo"),
+        ({"lambd": 0.9, "value_clip": 0.5}, "value_clip and lambd have no effect without --advantage-estimator ppo"),
+        (
+            {"advantage_estimator": "ppo", "num_rollout": 4, "num_critic_only_steps": 4},
+            "num_critic_only_steps is 4: none of the 4 rollouts trains the policy",
+        ),
     ],
 )
 def test_doubts(given: dict[str, object], warning: str) -> None:

@@ -74,6 +74,12 @@ def test_a_step_shows_what_there_is():
     assert _lines(file) == ["step 3  loss   +2.0000  optimizer step skipped"]
 
 
+def test_a_step_of_the_critic_alone_shows_its_loss():
+    console, file = _console()
+    console.step(3, None, {"train/value_loss": 0.25})
+    assert _lines(file) == ["step 3  value   0.250"]
+
+
 def test_the_sparkline_is_scaled_over_the_whole_history():
     assert sparkline([], 3) == "   "
     assert sparkline([1.0], 3) == "▁  "

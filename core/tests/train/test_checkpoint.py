@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from vime.errors import CheckpointError
-from vime.train.checkpoint import MANIFEST, damaged, latest_checkpoint, read_manifest, save_checkpoint
+from vime.train.checkpoint import MANIFEST, damaged, export_critic, latest_checkpoint, read_manifest, save_checkpoint
 
 NUM_GPUS = 0
 
@@ -144,6 +145,23 @@ def test_only_the_newest_are_kept(save, tmp_path):
     for step in range(5):
         save(step, keep=2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step_3", "step_4"]
+
+
+def test_the_critic_of_a_checkpoint_is_exported_whole(tmp_path):
+    def write(directory):
+        write_files(directory)
+        (directory / "critic").mkdir()
+        write_files(directory / "critic", "values")
+
+    config = SimpleNamespace(critic_save=str(tmp_path / "critic"), keep_checkpoints=2)
+    for step in range(4):
+        checkpoint = save_checkpoint(tmp_path / "run", step, write, {})
+        export_critic(config, checkpoint)
+    export_critic(SimpleNamespace(critic_save=None, keep_checkpoints=None), checkpoint)
+    assert sorted(entry.name for entry in (tmp_path / "critic").iterdir()) == ["step_2", "step_3"]
+    exported = tmp_path / "critic" / "step_3"
+    assert read_manifest(exported) == {"from": str(checkpoint)}
+    assert (exported / "model.safetensors").read_text() == "values" and not (exported / "deepspeed").exists()
 
 
 def test_a_root_that_cannot_be_written_is_a_clear_error(tmp_path):

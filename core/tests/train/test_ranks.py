@@ -27,6 +27,7 @@ from vime.config.run_config import RunConfig
 from vime.sample import Sample
 from vime.train.batch import build_train_batch
 from vime.train.deepspeed_trainer import DeepSpeedTrainer
+from vime.train.parameters import gather_named_weights
 
 job = json.loads(Path(sys.argv[1]).read_text())
 config = RunConfig(**job["config"])
@@ -37,6 +38,10 @@ metrics = [trainer.train(batch)]
 batch.rewards[0] = float("nan")
 metrics.append(trainer.train(batch))
 weights = {name: tensor.double().sum().item() for name, tensor in trainer.named_weights()}
+if trainer.critic is not None:
+    partitioned = trainer.engine.zero_optimization_partition_weights()
+    values = gather_named_weights(trainer.critic.model, is_partitioned=partitioned)
+    weights |= {"critic." + name: tensor.double().sum().item() for name, tensor in values}
 score = trainer.score([[1, 2, 3, 4]])
 trainer.save(sys.argv[2] + "/checkpoint")
 again = DeepSpeedTrainer(config, job["model"])
@@ -59,8 +64,8 @@ def run_ranks(ranks: int, job: dict, folder: Path) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
-def test_case_a11_two_ranks_train_five_samples_as_one_does(model_path, make_groups, tmp_path, stage):
+@pytest.mark.parametrize(("stage", "estimator"), [(0, "grpo"), (2, "ppo"), (3, "ppo")])
+def test_case_a11_two_ranks_train_five_samples_as_one_does(model_path, make_groups, tmp_path, stage, estimator):
     groups = make_groups(1, 5)
     groups[0][3].rollout_log_probs = [-2.5] * groups[0][3].response_length
     config = {
@@ -71,13 +76,14 @@ def test_case_a11_two_ranks_train_five_samples_as_one_does(model_path, make_grou
         "train_dtype": "float32",
         "entropy_coef": 0.01,
         "zero_stage": stage,
+        "advantage_estimator": estimator,
     }
     job = {"config": config, "groups": [[sample.to_dict() for sample in group] for group in groups], "model": model_path}
     (alone,) = run_ranks(1, job, tmp_path / "one")
     first, second = run_ranks(2, job, tmp_path / "two")
     assert first == second
     taken, skipped = first["metrics"]
-    assert skipped["skipped_steps"] == 1.0
+    assert skipped["skipped_steps"] == 1.0 and skipped.get("critic_skipped_steps", 1.0) == 1.0
     expected = alone["metrics"][0]
     for name in expected.keys() - {"padding_fraction"}:
         assert taken[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name

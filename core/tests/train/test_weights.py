@@ -66,6 +66,18 @@ def test_the_engine_follows_the_trainer(synced, make_groups, is_tied):
     assert engine.weight_version == sync.synced_version == 1
 
 
+def test_nothing_is_sent_where_nothing_has_changed(synced, make_groups):
+    trainer, engine, sync = synced(advantage_estimator="ppo", num_critic_only_steps=1)
+    sync.sync()
+    for number, updates in ((0, 1), (1, 2)):  # the first rollout trains the critic only
+        trainer.train(build_train_batch(trainer.config, None, make_groups(), rollout_id=number))
+        sync.sync()
+        assert (engine.updates, engine.weight_version, sync.synced_version) == (updates, number, number)
+    engine.weight_version = -1  # an engine that says that it holds others gets them again
+    sync.sync()
+    assert engine.updates == 3
+
+
 def test_checks_are_made_after_the_first_step_and_then_now_and_then(synced, make_groups):
     trainer, engine, sync = synced(check_weights_every=3)
     sync.sync()

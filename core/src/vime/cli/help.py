@@ -93,9 +93,9 @@ def configuration_groups(left_out: frozenset[str] = frozenset()) -> Iterator[Gro
 def of_training_only() -> frozenset[str]:
     """The fields that change nothing in an evaluation."""
     from vime.config.sections import HookPathSection
-    from vime.config.train_sections import AlgorithmSection, OptimizerSection, TrainerSection
+    from vime.config.train_sections import AlgorithmSection, CriticSection, OptimizerSection, TrainerSection
 
-    sections = (AlgorithmSection, OptimizerSection, TrainerSection)
+    sections = (AlgorithmSection, CriticSection, OptimizerSection, TrainerSection)
     paths = set(HookPathSection.model_fields) - _PATHS_OF_EVALUATION
     return frozenset({name for section in sections for name in section.model_fields} - {"train_dtype"} | paths | _OF_TRAINING_ONLY)
 

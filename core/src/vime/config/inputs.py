@@ -16,7 +16,7 @@ from vime.errors import CheckpointError, ConfigError
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def find_model(name: str, flag: str = "--hf-checkpoint") -> Path:
+def find_model(name: str, flag: str = "--hf-checkpoint", *, needs_tokenizer: bool = True) -> Path:
     """The folder of a model: `name` itself, or its snapshot in the local Hugging Face cache. ConfigError names what is missing."""
     folder = Path(name).expanduser()
     if not folder.exists() and _HUB_NAME.fullmatch(name):
@@ -32,7 +32,7 @@ def find_model(name: str, flag: str = "--hf-checkpoint") -> Path:
     if not folder.is_dir():
         hint = "convert it first: examples/smollm2 shows how" if folder.suffix == ".gguf" else "give the folder that it lies in"
         raise ConfigError(f"{flag} {name}: a file, not the folder of a model", hint=hint)
-    missing = _missing_in_model(folder)
+    missing = _missing_in_model(folder, needs_tokenizer)
     if missing:
         raise ConfigError(
             f"{flag} {name}: not a model folder, it has no {' and no '.join(missing)}",
@@ -50,14 +50,20 @@ def _cached_snapshot(name: str) -> Path | None:
     return next((snapshot for snapshot in snapshots if (snapshot / "config.json").is_file()), None)
 
 
-def _missing_in_model(folder: Path) -> list[str]:
+def _missing_in_model(folder: Path, needs_tokenizer: bool) -> list[str]:
     names = {path.name for path in folder.iterdir()}
     missing = [] if "config.json" in names else ["config.json"]
     if not any(name.endswith((".safetensors", ".bin")) for name in names):
         missing.append("weights (*.safetensors)")
-    if not any(name.startswith("tokenizer") or name in ("vocab.json", "spiece.model") for name in names):
+    if needs_tokenizer and not any(name.startswith("tokenizer") or name in ("vocab.json", "spiece.model") for name in names):
         missing.append("tokenizer (tokenizer.json)")
     return missing
+
+
+def _critic_in(name: str) -> str:
+    """The critic in a checkpoint of a run that has one, else the folder itself."""
+    inside = Path(name).expanduser() / "critic"
+    return str(inside) if (inside / "config.json").is_file() else name
 
 
 def refuse_missing_parts(config: RunConfig) -> None:
@@ -87,6 +93,8 @@ def check_inputs(config: RunConfig) -> None:
         find_model(config.hf_checkpoint)
     if config.ref_load is not None:
         find_model(config.ref_load, "--ref-load")
+    if config.critic_load is not None and config.advantage_estimator == "ppo":
+        find_model(_critic_in(config.critic_load), "--critic-load", needs_tokenizer=False)
     if config.load is not None and config.load != "auto" and not Path(config.load).is_dir():
         raise CheckpointError(f"--load {config.load}: no such folder", hint="give the folder of a checkpoint, or --load auto")
     if config.deepspeed_config is not None and not Path(config.deepspeed_config).is_file():
@@ -99,9 +107,6 @@ _NOT_YET: dict[str, Callable[[Any], bool]] = {
     "trainer_ranks": lambda value: value != 1,
     "engines": lambda value: value != 1,
     "engine_tp": lambda value: value != 1,
-    "advantage_estimator": lambda value: value == "ppo",
-    "lambd": lambda value: value != RunConfig.model_fields["lambd"].default,
-    "value_clip": lambda value: value != RunConfig.model_fields["value_clip"].default,
     "lora_rank": bool,
     "wandb": bool,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.config.names import flag_of
@@ -106,8 +107,33 @@ def _refuse_algorithm(config: RunConfig) -> None:
         raise ConfigError(f"--min-lr is {config.min_lr:g}, above --lr {config.lr:g}", hint="it is where the decay of the rate ends")
     if config.custom_loss_function_path is not None and config.loss_type != "custom_loss":
         raise ConfigError(f"--custom-loss-function-path is set, but --loss-type is {config.loss_type}", hint="add --loss-type custom_loss")
+    if config.advantage_estimator == "ppo":
+        _refuse_without_critic(config)
     if config.calculate_per_token_loss and config.loss_aggregation == "constant":
         raise ConfigError("--calculate-per-token-loss and --loss-aggregation constant contradict each other", hint="keep one of them")
+
+
+def _refuse_without_critic(config: RunConfig) -> None:
+    """What leaves a critic nothing to do, or contradicts it."""
+    if config.loss_type == "sft_loss":
+        raise ConfigError(
+            "--advantage-estimator ppo trains a critic on rewards, and --loss-type sft_loss has none", hint="leave out one of them"
+        )
+    if config.custom_advantage_function_path is not None:
+        raise ConfigError(
+            "--advantage-estimator ppo has its advantages from the critic, and --custom-advantage-function-path replaces them",
+            hint="choose another --advantage-estimator, or leave the function out",
+        )
+    checkpoints = config.save or (config.run_dir and str(Path(config.run_dir) / "checkpoints"))
+    if config.critic_save and checkpoints and Path(config.critic_save).resolve() == Path(checkpoints).resolve():
+        raise ConfigError(
+            f"--critic-save {config.critic_save} is where the checkpoints go, whose names are the same (step_N)",
+            hint="choose another folder, or leave it out: every checkpoint has the critic in critic/",
+        )
+    if config.critic_lr is not None and config.min_lr > config.critic_lr:
+        raise ConfigError(
+            f"--min-lr is {config.min_lr:g}, above --critic-lr {config.critic_lr:g}", hint="it is where the decay of both rates ends"
+        )
 
 
 def _refuse_modes(config: RunConfig) -> None:
@@ -157,6 +183,7 @@ def warnings_about(config: RunConfig) -> list[str]:
         )
     if config.kl_loss_coef and not config.use_kl_loss:
         doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
+    doubts += _doubts_about_critic(config)
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
     if config.debug_train_only and config.eval_datasets:
@@ -166,3 +193,16 @@ def warnings_about(config: RunConfig) -> list[str]:
     if config.num_rollout is not None and config.num_epoch is not None:
         doubts.append("num_epoch has no effect beside num_rollout")
     return doubts
+
+
+_OF_CRITIC = ("critic_load", "critic_save", "critic_lr", "critic_lr_warmup_iters", "num_critic_only_steps", "value_clip", "lambd")
+
+
+def _doubts_about_critic(config: RunConfig) -> list[str]:
+    if config.advantage_estimator != "ppo":
+        defaults = type(config).model_fields
+        idle = [name for name in _OF_CRITIC if getattr(config, name) != defaults[name].default]
+        return [f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without --advantage-estimator ppo"] if idle else []
+    if config.num_rollout and config.num_critic_only_steps >= config.num_rollout:
+        return [f"num_critic_only_steps is {config.num_critic_only_steps}: none of the {config.num_rollout} rollouts trains the policy"]
+    return []

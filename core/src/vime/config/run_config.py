@@ -28,7 +28,7 @@ from vime.config.sections import (
     RolloutSection,
     RunSection,
 )
-from vime.config.train_sections import AlgorithmSection, OptimizerSection, TrainerSection
+from vime.config.train_sections import AlgorithmSection, CriticSection, OptimizerSection, TrainerSection
 from vime.errors import ConfigError
 
 SECTIONS: tuple[type[Section], ...] = (
@@ -40,6 +40,7 @@ SECTIONS: tuple[type[Section], ...] = (
     RewardSection,
     EvalSection,
     AlgorithmSection,
+    CriticSection,
     OptimizerSection,
     TrainerSection,
     PlacementSection,
@@ -57,6 +58,7 @@ class RunConfig(
     RewardSection,
     EvalSection,
     AlgorithmSection,
+    CriticSection,
     OptimizerSection,
     TrainerSection,
     PlacementSection,

@@ -27,7 +27,7 @@ class AlgorithmSection(Section):
     eps_clip_c: Annotated[float, Field(gt=1)] | None = None
     """Lower bound of the dual clip for negative advantages; without it none."""
     value_clip: Positive = 0.2
-    """Clip range of the values (ppo)."""
+    """How far an update may move a value (ppo)."""
     kl_coef: NonNegative = 0.0
     """Weight of the KL penalty in the reward."""
     use_kl_loss: bool = False
@@ -41,7 +41,7 @@ class AlgorithmSection(Section):
     gamma: Fraction = 1.0
     """Discount of later rewards."""
     lambd: Fraction = 1.0
-    """Lambda of generalised advantage estimation."""
+    """Lambda of generalised advantage estimation (ppo)."""
     rewards_normalization: bool = True
     """Subtract the group's baseline from the rewards and, where the estimator does, divide by its standard deviation."""
     disable_grpo_std_normalization: bool = False
@@ -64,6 +64,21 @@ class AlgorithmSection(Section):
     """Lower bound of the importance weight."""
     tis_level: Literal["token", "sequence"] = "token"
     """Whether weights are of tokens or of whole responses."""
+
+
+class CriticSection(Section):
+    """Critic (--advantage-estimator ppo)"""
+
+    critic_load: PathStr | None = None
+    """Folder of the model that the critic starts from, or a checkpoint of a run with a critic; without it hf_checkpoint."""
+    critic_save: PathStr | None = None
+    """Folder to write the critic's model to with each checkpoint, which holds it too."""
+    critic_lr: NonNegative | None = None
+    """Learning rate of the critic; without it lr."""
+    critic_lr_warmup_iters: CountOrZero = 0
+    """Optimizer steps of the critic's linear warm-up."""
+    num_critic_only_steps: CountOrZero = 0
+    """Rollouts at the start that train the critic only."""
 
 
 class OptimizerSection(Section):

@@ -85,7 +85,7 @@ class TrainSpec:
         """Replaces the advantage estimator.
 
         Called: once for each training rollout, after the log-probs are known. Not under `--loss-type sft_loss`, nor where
-        no token is trained.
+        no token is trained. A run with `--advantage-estimator ppo`, whose critic gives the advantages, refuses it.
         Arguments: `rollout_data` as in rollout_data_postprocess, without advantages and returns; its `rewards` are those
         of post_process_rewards.
         Returns: nothing; it sets rollout_data["advantages"] and rollout_data["returns"], R numbers (a list or a tensor) for
@@ -114,8 +114,9 @@ class TrainSpec:
         Arguments: `rollout_data` has an entry for each row under every key. Lists: tokens, total_lengths,
         response_lengths, loss_masks, rewards, raw_reward, truncated, sample_indices, rollout_ids. Tensors of R numbers,
         0.0 where the mask is 0: advantages, returns, log_probs (of the policy before its first step on this rollout), and
-        where the run has them rollout_log_probs and ref_log_probs.
-        Returns: nothing. Advantages and loss masks are taken from what it leaves; a mask may only lose tokens.
+        where the run has them rollout_log_probs, ref_log_probs and values (of a critic, for the state before each token).
+        Returns: nothing. Advantages and loss masks are taken from what it leaves, with a critic also the returns, which it
+        learns; a mask may only lose tokens.
         Several plugins: all are called, in the user's order.
 
         Example:

@@ -79,8 +79,7 @@ class LocalRuntime:
         self.datasets: list[EvalDataset] = []
         self.scorer: RewardScorer
         self.runner: RolloutRunner | SavedRollouts
-        self.rollout_id = 0
-        self.num_rollout = 0
+        self.rollout_id = self.num_rollout = 0
         self.evaluated_at: int | None = None
         self.saved_at: int | None = None
         self.first_scores: dict[str, float] = {}
@@ -335,7 +334,7 @@ class LocalRuntime:
 
     def save(self) -> None:
         """Write a checkpoint of the step boundary, unless it is there already."""
-        from vime.train.checkpoint import save_checkpoint
+        from vime.train.checkpoint import export_critic, save_checkpoint
 
         if self.trainer is None or self.saved_at == self.rollout_id:
             return
@@ -348,7 +347,8 @@ class LocalRuntime:
                 self.source.save(self.rollout_id)  # a class of the user's own, with upstream's methods only
 
         with self.console.phase(f"saving checkpoint step_{self.rollout_id}"):
-            save_checkpoint(self.run_dir.checkpoints, self.rollout_id, write, self._boundary, keep=self.config.keep_checkpoints)
+            path = save_checkpoint(self.run_dir.checkpoints, self.rollout_id, write, self._boundary, keep=self.config.keep_checkpoints)
+            export_critic(self.config, path)
         self.saved_at = self.rollout_id
 
     def roll_back_and_save(self) -> None:

@@ -44,6 +44,7 @@ def step_cells(metrics: Mapping[str, float]) -> list[Cell]:
 
     add("len", "rollout/response_len/mean", "length", 2, 6)
     add("loss", "train/loss", "signed", 1, 9)
+    add("value", "train/value_loss", "general", 8, 7)
     add("grad", "train/grad_norm", "general", 3, 7)
     add("Δlogp", "train/train_rollout_logprob_abs_diff", "general", 4, 7)
     add("rollout", "perf/rollout_time", "time", 5, 6, "dim")

@@ -51,6 +51,9 @@ class RunDir:
         save = getattr(config, "save", None)
         if save is not None:
             _make(Path(save), "--save", "the folder of the checkpoints")
+        critic_save = getattr(config, "critic_save", None)
+        if critic_save is not None:
+            _make(Path(critic_save), "--critic-save", "the folder of the critic")
         if config.run_dir is not None:
             path = Path(config.run_dir)
             holds_run = _holds_run(path)

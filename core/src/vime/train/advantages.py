@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vime.train.losses import kl_divergence
 from vime.train.microbatch import Row
+from vime.train.values import generalised_advantages, token_rewards
 
 WHITEN_EPSILON = 1e-8
 
@@ -18,8 +19,7 @@ def discounted_returns(reward: float, kl_M: Tensor, kl_coef: float, gamma: float
     """REINFORCE++ (arXiv:2501.03262, eq. 4 to 6): the token reward is -kl_coef KL_t, plus the reward at the last
     token; the return of token t is the discounted sum from t on.
     """
-    rewards_M = -kl_coef * kl_M.double()
-    rewards_M[-1] += reward
+    rewards_M = token_rewards(reward, kl_M, kl_coef)
     returns = torch.zeros_like(rewards_M)
     running = 0.0
     for t in range(len(rewards_M) - 1, -1, -1):
@@ -50,12 +50,19 @@ def whiten(advantages: Sequence[Tensor]) -> list[Tensor]:
 
 
 def fill_advantages(config: Any, rows: Sequence[Row]) -> None:
-    """Turn each row's shaped reward, which `advantages_M` holds to begin with, into its advantages, in place."""
+    """Turn each row's shaped reward, which `advantages_M` holds to begin with, into its advantages, in place.
+
+    Rows that a critic has valued get its generalised advantages, and the returns that it learns, which are never whitened.
+    """
     for row in rows:
         reward, kl_M = float(row.advantages_M[0]), torch.zeros_like(row.advantages_M)
         if config.kl_coef and row.old_log_probs_M is not None and row.ref_log_probs_M is not None:
             kl_M = kl_divergence(row.old_log_probs_M, row.ref_log_probs_M, config.kl_loss_type)
-        row.advantages_M = token_advantages(config.advantage_estimator, reward, kl_M, kl_coef=config.kl_coef, gamma=config.gamma)
+        if row.values_M is not None:
+            rewards_M = token_rewards(reward, kl_M, config.kl_coef)
+            row.advantages_M, row.returns_M = generalised_advantages(rewards_M, row.values_M, config.gamma, config.lambd)
+        else:
+            row.advantages_M = token_advantages(config.advantage_estimator, reward, kl_M, kl_coef=config.kl_coef, gamma=config.gamma)
     if config.normalize_advantages and rows:
         for row, advantages in zip(rows, whiten([row.advantages_M for row in rows]), strict=True):
             row.advantages_M = advantages

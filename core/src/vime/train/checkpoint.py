@@ -58,6 +58,19 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], manife
     return target
 
 
+def export_critic(config: Any, checkpoint: Path) -> None:
+    """Under `--critic-save`, copy the critic's model of a checkpoint there, as whole or absent as the checkpoint itself."""
+    if config.critic_save is None or not (checkpoint / "critic").is_dir():
+        return
+
+    def copy(aside: Path) -> None:
+        without_optimizer = shutil.ignore_patterns("deepspeed")
+        shutil.copytree(checkpoint / "critic", aside, ignore=without_optimizer, dirs_exist_ok=True)
+
+    step = int(checkpoint.name.rpartition("_")[2])
+    save_checkpoint(Path(config.critic_save), step, copy, {"from": str(checkpoint)}, keep=config.keep_checkpoints)
+
+
 def latest_checkpoint(root: Path) -> Path | None:
     """The newest whole checkpoint under `root`; None where there is none. Damaged ones are passed over (see `damaged`)."""
     for path in _steps(root):

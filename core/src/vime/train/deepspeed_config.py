@@ -94,10 +94,6 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], path: str, prefix: str 
 
 def check_supported(config: Any) -> None:
     """Raise ConfigError for what this trainer cannot do."""
-    if config.loss_type != "sft_loss" and config.advantage_estimator == "ppo":
-        raise ConfigError(
-            "--advantage-estimator ppo needs a critic, which this trainer does not have", hint="use grpo, rloo or another one"
-        )
     if config.lora_rank:
         raise ConfigError(f"--lora-rank {config.lora_rank}: this trainer has no adapters", hint="leave it out: all weights are trained")
 

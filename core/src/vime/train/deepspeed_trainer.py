@@ -7,7 +7,6 @@ so that no split of the batch changes the loss or its gradient.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,17 @@ from vime.rollout.unchanged import watched
 from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
+from vime.train.critic import start_critic
 from vime.train.deepspeed_config import check_supported, deepspeed_config, resolve_train_dtype, start_process_group
-from vime.train.losses import token_weights
-from vime.train.microbatch import MicroBatch, Row, collate, packs_rows, plan_micro_batches, split_steps, trained_rows
+from vime.train.microbatch import MicroBatch, Row, scoring_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import Objective
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
 from vime.train.quiet import quiet_deepspeed
 from vime.train.rollout_data import apply_rollout_data, to_rollout_data
-from vime.train.schedule import LrSchedule
+from vime.train.schedule import policy_schedule
+from vime.train.stepper import Stepper
 from vime.train.tally import Tally
 
 
@@ -43,17 +43,15 @@ class DeepSpeedTrainer:
         self.config = config
         self.plugins = plugins
         self.objective = Objective(config, plugins)
-        self.packs_rows = packs_rows(config)
         self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self.dtype = resolve_train_dtype(config.train_dtype, count_parameters(model_path), self.device)
         start_process_group(self.device)
         self.weight_version = 0
         """Rollouts that changed the weights."""
-        self.applied_steps = 0
-        self.bad_steps_in_a_row = 0
-        decay_steps = config.lr_decay_iters or (config.num_rollout or 0) * config.num_steps_per_rollout or None
-        self.schedule = LrSchedule(config.lr, config.lr_decay_style, config.lr_warmup_iters, decay_steps, config.min_lr)
         self.engine = self._start_engine(model_path)
+        self.stepper = Stepper(self.engine, policy_schedule(config), config, self.device)
+        self.ranks, self.rank = self.stepper.ranks, self.stepper.rank
+        self.critic = start_critic(config, model_path, self.model, self.dtype, self.device, plugins)
         self.vocab_size: int = self.model.config.vocab_size
         self.max_positions: int = getattr(self.model.config, "max_position_embeddings", None) or 64
         self.reference = self._load_reference(model_path)
@@ -67,9 +65,7 @@ class DeepSpeedTrainer:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
         policy = PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size)
-        self.ranks: int = dist.get_world_size()
-        self.rank: int = dist.get_rank()
-        settings = deepspeed_config(self.config, self.dtype, self.ranks)
+        settings = deepspeed_config(self.config, self.dtype, dist.get_world_size())
         parameters: Any = list(policy.parameters())
         with quiet_deepspeed():
             engine, *_ = deepspeed.initialize(model=policy, model_parameters=parameters, config=settings)
@@ -106,17 +102,20 @@ class DeepSpeedTrainer:
             self._prepare_policy_rows(batch, rows, len(steps), tally)
         by_index = {row.index: row for row in rows}
         applied = 0
-        for number, step in enumerate(steps):
+        policy_steps = [] if self.critic is not None and self.critic.trains_alone(batch.rollout_id) else steps
+        for number, step in enumerate(policy_steps):
             tally.measures_difference = number == 0 and not tally.has_difference
             members = [by_index[index] for index in step if index in by_index]
             applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
         self.weight_version += applied > 0
         counts = {
-            "skipped_steps": len(steps) - applied,
+            "skipped_steps": len(policy_steps) - applied,
             "optimizer_steps": applied,
             "stale_samples": sum(not row.is_current for row in rows),
         }
-        return tally.metrics() | {name: float(value) for name, value in counts.items()}
+        of_critic = self.critic.train(batch, rows, steps) if self.critic is not None else {}
+        of_policy = tally.metrics() if policy_steps else {}
+        return of_critic | of_policy | {name: float(value) for name, value in counts.items()}
 
     def _refuse_foreign_tokens(self, batch: TrainBatch) -> None:
         """Rollouts may come from elsewhere (a saved file, a plugin's own tokenizer): an id beyond the embedding names its sample."""
@@ -134,6 +133,8 @@ class DeepSpeedTrainer:
         if self.reference is not None:
             for row, log_probs in zip(rows, self._log_probs(self.reference, rows), strict=True):
                 row.ref_log_probs_M = log_probs
+        if self.critic is not None:
+            self.critic.fill_values(rows)
         hook = self._hook("compute_advantages")
         if hook is None or not rows:
             fill_advantages(self.config, rows)
@@ -178,47 +179,15 @@ class DeepSpeedTrainer:
         apply_rollout_data(hook, data, batch, rows)
         check_returns_nothing(hook.label, hook.hook, result, data, "change rollout_data in place: rollout_data[key][i] = values")
 
-    def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
-        """This rank's micro-batches; every rank has as many."""
-        is_dynamic = self.config.use_dynamic_batch_size
-        plans = plan_micro_batches(
-            [row.input_length for row in rows],
-            max_tokens=self.config.max_tokens_per_gpu if is_dynamic else None,
-            rows_each=None if is_dynamic else self.config.micro_batch_size,
-            ranks=self.ranks,
-            packed=self.packs_rows,
-        )
-        return plans[self.rank]
-
-    def _collate(self, rows: Sequence[Row], weights: Sequence[float]) -> MicroBatch:
-        return collate(rows, weights, self.device, packed=self.packs_rows)
-
     def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], object] | None) -> bool:
         """Accumulate over the micro-batches and step. Returns whether the weights changed."""
         if not rows:
             tally.skip()
             return False
-        indices = [row.index for row in rows]
-        weights = token_weights(
-            [batch.loss_masks[index] for index in indices],
-            [batch.rollout_ids[index] for index in indices],
-            self.config.loss_aggregation,
-            float(self.config.rollout_max_response_len),
-        )
-        plan = self._plan(rows)
-        for number, positions in enumerate(plan):
-            is_last = number == len(plan) - 1
-            picked = positions or [0]
-            micro = self._collate([rows[p] for p in picked], [weights[p] if positions else 0.0 for p in picked])
-            self.engine.set_gradient_accumulation_boundary(is_last)
-            loss = self._micro_loss(micro, tally)
-            if is_last and not self._all_finite(tally.step_loss):
-                loss = loss * math.nan  # DeepSpeed then drops this step's gradients itself, in every ZeRO stage
-            # DeepSpeed averages gradients over ranks; the weights already make a sum of the parts.
-            self.engine.backward(loss * self.ranks, scale_wrt_gas=False)
+        self.stepper.accumulate(rows, batch, tally, self._micro_loss)
         if verify is not None and not (tally.mean_abs_diff() <= self.sync_tolerance()):  # nan asks for a check too
             verify()
-        return self._step(tally)
+        return self.stepper.apply(tally)
 
     def _micro_loss(self, micro: MicroBatch, tally: Tally) -> Tensor:
         log_probs_K, entropy_K = self.engine(
@@ -232,46 +201,6 @@ class DeepSpeedTrainer:
         tally.add(result, micro, log_probs_K)
         return result.loss
 
-    def _all_finite(self, step_loss: Tensor) -> bool:
-        """Whether the step's loss is finite on every rank."""
-        bad = (~torch.isfinite(step_loss)).float().reshape(1)
-        if self.ranks > 1:
-            torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
-        return not bool(bad.item())
-
-    def _step(self, tally: Tally) -> bool:
-        rate = self.schedule.at(self.applied_steps)
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = rate
-        norm = self._plain_grad_norm()
-        if norm is None or math.isfinite(norm):
-            self.engine.step()
-            norm = float(self.engine.get_global_grad_norm() or 0.0) if norm is None else norm
-            applied = bool(self.engine.was_step_applied()) and math.isfinite(norm)
-        else:
-            self.engine.zero_grad()
-            applied = False
-        if applied:
-            self.applied_steps += 1
-            self.bad_steps_in_a_row = 0
-            tally.finish_step(norm, rate)
-            return True
-        tally.skip()
-        self.bad_steps_in_a_row += 1
-        if self.bad_steps_in_a_row >= self.config.max_bad_steps:
-            raise TrainerError(
-                f"{self.bad_steps_in_a_row} optimizer steps in a row had a loss or gradient that is not finite (gradient norm {norm})",
-                hint="lower --lr, set --clip-grad, or look at the rewards and log-probs of the last rollout; --max-bad-steps allows more",
-            )
-        return False
-
-    def _plain_grad_norm(self) -> float | None:
-        """The gradient norm where parameters hold their own gradients (float32 without ZeRO); None where DeepSpeed does."""
-        if self.engine.zero_optimization() or self.engine.bfloat16_enabled():
-            return None
-        grads = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
-        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
-
     # -- scoring and weights -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -280,9 +209,7 @@ class DeepSpeedTrainer:
         results: dict[int, Tensor] = {}
         if not rows:
             return []
-        lengths = [row.input_length for row in rows]
-        for positions in plan_micro_batches(lengths, max_tokens=self.config.max_tokens_per_gpu, rows_each=None, packed=self.packs_rows)[0]:
-            micro = self._collate([rows[p] for p in positions], [0.0] * len(positions))
+        for positions, micro in scoring_batches(rows, self.config, self.device):
             log_probs_K, _ = model(
                 micro.input_ids_B_T, micro.select_K, micro.targets_K, position_ids_B_T=micro.position_ids_B_T, temperature=temperature
             )
@@ -302,6 +229,16 @@ class DeepSpeedTrainer:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """All weights under their Hugging Face names, each once. Tensors are detached and may share storage."""
         return gather_named_weights(self.model, is_partitioned=self.engine.zero_optimization_partition_weights())
+
+    @property
+    def applied_steps(self) -> int:
+        """Optimizer steps that changed the weights."""
+        return self.stepper.applied_steps
+
+    @property
+    def bad_steps_in_a_row(self) -> int:
+        """Optimizer steps skipped since the last that was applied."""
+        return self.stepper.bad_steps_in_a_row
 
     def sync_tolerance(self) -> float:
         """The largest mean |difference of log-probs| that counts as equal weights."""
@@ -327,4 +264,6 @@ class DeepSpeedTrainer:
     def close(self) -> None:
         """Release the model and the optimizer. The process group stays: the engine may share it."""
         self.engine.destroy()
+        if self.critic is not None:
+            self.critic.close()
         self.reference = None

@@ -7,7 +7,7 @@ tokens of one row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,10 @@ class Row:
     old_log_probs_M: Tensor | None = None
     """Log-probs of the policy that the ratio starts from; None for "the policy as it is in this forward pass"."""
     ref_log_probs_M: Tensor | None = None
+    values_M: Tensor | None = None
+    """The critic's, before its first step on this rollout: of the state before each trained token."""
+    returns_M: Tensor | None = None
+    """What the critic is to learn."""
 
     @property
     def input_length(self) -> int:
@@ -60,6 +64,8 @@ class MicroBatch:
     old_log_probs_K: Tensor | None
     has_old_K: Tensor | None
     ref_log_probs_K: Tensor | None
+    values_K: Tensor | None
+    returns_K: Tensor | None
     rows: list[Row]
 
     def split(self, values_K: Tensor) -> list[Tensor]:
@@ -186,8 +192,18 @@ def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device,
         old_log_probs_K=old,
         has_old_K=None if old is None or all(has_old) else torch.tensor(has_old).repeat_interleave(counts).to(device),
         ref_log_probs_K=_cat([row.ref_log_probs_M for row in rows]),
+        values_K=_cat([row.values_M for row in rows]),
+        returns_K=_cat([row.returns_M for row in rows]),
         rows=list(rows),
     )
+
+
+def scoring_batches(rows: Sequence[Row], config: Any, device: torch.device) -> Iterator[tuple[list[int], MicroBatch]]:
+    """The rows in micro-batches of weight 0, for a pass without gradient, each with their positions in `rows`. At least one row."""
+    packed = packs_rows(config)
+    lengths = [row.input_length for row in rows]
+    for positions in plan_micro_batches(lengths, max_tokens=config.max_tokens_per_gpu, rows_each=None, packed=packed)[0]:
+        yield positions, collate([rows[p] for p in positions], [0.0] * len(positions), device, packed=packed)
 
 
 def _cat(parts: list[Tensor | None]) -> Tensor | None:

@@ -15,14 +15,23 @@ from vime.errors import ContractError
 from vime.train.batch import TrainBatch
 from vime.train.microbatch import Row
 
-TENSOR_KEYS = {"advantages": "advantages_M", "log_probs": "old_log_probs_M", "ref_log_probs": "ref_log_probs_M"}
+TENSOR_KEYS = {
+    "advantages": "advantages_M",
+    "log_probs": "old_log_probs_M",
+    "ref_log_probs": "ref_log_probs_M",
+    "values": "values_M",
+    "returns": "returns_M",
+}
+
+_ONE = {"advantages": "an advantage", "returns": "a return"}
 
 
 def to_rollout_data(batch: TrainBatch, rows: Sequence[Row]) -> dict[str, Any]:
     """N entries for each key: lists for what the rollout gave, tensors for what training made of it.
 
     `log_probs` are those of the policy before its first step on this rollout; the key is missing where they are not
-    computed (one step, fresh samples), and `ref_log_probs` where there is no reference model.
+    computed (one step, fresh samples), `ref_log_probs` where there is no reference model, and `values` where there is no
+    critic; without one, `returns` are the advantages.
     """
     data: dict[str, Any] = {
         "tokens": [list(tokens) for tokens in batch.tokens],
@@ -42,25 +51,21 @@ def to_rollout_data(batch: TrainBatch, rows: Sequence[Row]) -> dict[str, Any]:
             data[key] = [torch.zeros(length) for length in batch.response_lengths]
             for row in rows:
                 data[key][row.index][_offsets(batch, row)] = getattr(row, attribute).detach().cpu().float()
-    if "advantages" in data:
+    if "advantages" in data and "returns" not in data:
         data["returns"] = [values.clone() for values in data["advantages"]]
     return data | batch.extra
 
 
 def apply_rollout_data(hook: Any, data: dict[str, Any], batch: TrainBatch, rows: list[Row]) -> None:
-    """Take advantages and loss masks back after a hook has run. Masks may only lose tokens. Raises ContractError."""
+    """Take advantages, the returns of a critic, and loss masks back after a hook has run. Raises ContractError.
+
+    Masks may only lose tokens.
+    """
     where = f"{hook.label}: {hook.hook}"
     masks = [[int(flag) for flag in mask] for mask in _entries(where, data, "loss_masks", batch)]
-    advantages = _entries(where, data, "advantages", batch)
-    for row in list(rows):
-        values = _numbers(where, advantages[row.index], batch.sample_indices[row.index])
-        picked = values[_offsets(batch, row)]
-        if not bool(torch.isfinite(picked).all()):
-            raise ContractError(
-                f"{where} left an advantage that is not finite on sample {batch.sample_indices[row.index]}",
-                hint="add a small number to what is divided by",
-            )
-        row.advantages_M = picked.to(row.advantages_M.device)
+    _take(where, data, "advantages", batch, rows)
+    if any(row.returns_M is not None for row in rows):
+        _take(where, data, "returns", batch, rows)
     for index, (before, after) in enumerate(zip(batch.loss_masks, masks, strict=True)):
         if any(new and not old for old, new in zip(before, after, strict=True)):
             raise ContractError(
@@ -72,6 +77,20 @@ def apply_rollout_data(hook: Any, data: dict[str, Any], batch: TrainBatch, rows:
         if not row.positions:
             rows.remove(row)
     batch.loss_masks = masks
+
+
+def _take(where: str, data: dict[str, Any], key: str, batch: TrainBatch, rows: list[Row]) -> None:
+    """Set the numbers of each row to what is under `key`."""
+    entries = _entries(where, data, key, batch)
+    for row in rows:
+        values = _numbers(where, key, entries[row.index], batch.sample_indices[row.index])
+        picked = values[_offsets(batch, row)]
+        if not bool(torch.isfinite(picked).all()):
+            raise ContractError(
+                f"{where} left {_ONE[key]} that is not finite on sample {batch.sample_indices[row.index]}",
+                hint="add a small number to what is divided by",
+            )
+        setattr(row, TENSOR_KEYS[key], picked.to(row.advantages_M.device))
 
 
 def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> Sequence[Any]:
@@ -92,12 +111,12 @@ def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> S
     return values
 
 
-def _numbers(where: str, values: Any, index: int) -> Tensor:
+def _numbers(where: str, key: str, values: Any, index: int) -> Tensor:
     try:
         return torch.as_tensor(values, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ContractError(
-            f"{where} left advantages on sample {index} that are no numbers: {error}", hint="one number for each response token"
+            f"{where} left {key} on sample {index} that are no numbers: {error}", hint="one number for each response token"
         ) from error
 
 
@@ -111,7 +130,7 @@ def _narrow(row: Row, flags: list[int]) -> None:
         return
     keep = [place for place, flag in enumerate(flags) if flag]
     row.positions = [row.positions[place] for place in keep]
-    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M"):
+    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M", "values_M", "returns_M"):
         value: Tensor | None = getattr(row, name)
         if value is not None:
             setattr(row, name, value[keep])

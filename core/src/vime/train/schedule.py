@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from vime.errors import ConfigError
 
@@ -38,3 +39,20 @@ class LrSchedule:
         progress = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
         shape = 1.0 - progress if self.style == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.min_lr + (self.lr - self.min_lr) * shape
+
+
+def policy_schedule(config: Any) -> LrSchedule:
+    """The rate of the policy: over all of its steps, which rollouts that train the critic only do not have."""
+    without_policy = config.num_critic_only_steps if config.advantage_estimator == "ppo" else 0
+    rollouts = max(0, (config.num_rollout or 0) - without_policy)
+    total = config.lr_decay_iters or rollouts * config.num_steps_per_rollout or None
+    if total is None and config.num_rollout:
+        total = 1  # no rollout trains the policy
+    return LrSchedule(config.lr, config.lr_decay_style, config.lr_warmup_iters, total, config.min_lr)
+
+
+def critic_schedule(config: Any) -> LrSchedule:
+    """The rate of the critic: `critic_lr` (else `lr`), a warm-up of its own, and the decay of the policy over all rollouts."""
+    rate = config.lr if config.critic_lr is None else config.critic_lr
+    total = config.lr_decay_iters or (config.num_rollout or 0) * config.num_steps_per_rollout or None
+    return LrSchedule(rate, config.lr_decay_style, config.critic_lr_warmup_iters, total, config.min_lr)

@@ -2,7 +2,8 @@
 
 A directory holds the Hugging Face model (config.json, safetensors), `trainer/state.json` (counters, Python's and
 NumPy's random states), `trainer/rng.safetensors` (torch's) and `deepspeed/` (weights, master weights, moments). The files
-under `deepspeed/` are torch pickles: whoever opens a checkpoint checks its manifest first.
+under `deepspeed/` are torch pickles: whoever opens a checkpoint checks its manifest first. A run with a critic has
+the critic's model and DeepSpeed state in `critic/`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy
 import torch
 
 from vime.errors import CheckpointError
+from vime.train.critic import FOLDER as CRITIC
 from vime.train.parameters import gather_named_weights
 from vime.train.quiet import quiet_deepspeed, quiet_transformers
 
@@ -36,6 +38,8 @@ def save(trainer: Any, directory: Path) -> None:
             trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
         save_file(torch_rng_states(), directory / RNG_FILE)
         (directory / STATE_FILE).write_text(json.dumps(_state(trainer)) + "\n", encoding="utf-8")
+    if trainer.critic is not None:
+        trainer.critic.save(directory / CRITIC)
     with quiet_deepspeed():
         trainer.engine.save_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False)
 
@@ -50,6 +54,7 @@ def load(trainer: Any, directory: Path) -> None:
                 f"{directory} cannot be resumed from: it has no {needed}", hint="give a checkpoint that vime wrote (step_N)"
             )
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+    _check_critic(trainer, state, directory)
     for key, now in _identity(trainer).items():
         if state["identity"].get(key) != now:
             raise CheckpointError(
@@ -60,9 +65,34 @@ def load(trainer: Any, directory: Path) -> None:
         path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
     if path is None:
         raise CheckpointError(f"DeepSpeed could not load its state from {directory / 'deepspeed'}")
-    for name in ("weight_version", "applied_steps", "bad_steps_in_a_row"):
-        setattr(trainer, name, state[name])
+    trainer.weight_version = state["weight_version"]
+    _set_counters(trainer.stepper, state)
+    if trainer.critic is not None:
+        trainer.critic.load(directory / CRITIC)
+        _set_counters(trainer.critic.stepper, state[CRITIC])
     restore_rng(state["rng"], load_file(directory / RNG_FILE))
+
+
+def _check_critic(trainer: Any, state: dict[str, Any], directory: Path) -> None:
+    """A run with a critic goes on from a checkpoint of such a run, and one without from one without."""
+    if trainer.critic is not None and CRITIC not in state:
+        raise CheckpointError(
+            f"{directory} has no critic, and this run has one (--advantage-estimator ppo)",
+            hint=f"start anew from its model, with a new critic: --hf-checkpoint {directory}",
+        )
+    if trainer.critic is None and CRITIC in state:
+        raise CheckpointError(
+            f"{directory} was written with a critic (--advantage-estimator ppo), and this run has none",
+            hint=f"resume with --advantage-estimator ppo, or start anew from its model: --hf-checkpoint {directory}",
+        )
+
+
+def _counters(stepper: Any) -> dict[str, int]:
+    return {"applied_steps": stepper.applied_steps, "bad_steps_in_a_row": stepper.bad_steps_in_a_row}
+
+
+def _set_counters(stepper: Any, state: dict[str, Any]) -> None:
+    stepper.applied_steps, stepper.bad_steps_in_a_row = state["applied_steps"], state["bad_steps_in_a_row"]
 
 
 def _identity(trainer: Any) -> dict[str, Any]:
@@ -74,10 +104,11 @@ def _identity(trainer: Any) -> dict[str, Any]:
 
 
 def _state(trainer: Any) -> dict[str, Any]:
+    critic = {} if trainer.critic is None else {CRITIC: _counters(trainer.critic.stepper)}
     return {
         "weight_version": trainer.weight_version,
-        "applied_steps": trainer.applied_steps,
-        "bad_steps_in_a_row": trainer.bad_steps_in_a_row,
+        **_counters(trainer.stepper),
+        **critic,
         "identity": _identity(trainer),
         "rng": {"python": random.getstate(), "numpy": _numpy_state()},
     }

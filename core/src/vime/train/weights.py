@@ -63,8 +63,13 @@ class WeightSync:
         return [(tokens, 1) for tokens in self._random] + [(tokens, 1) for tokens, _ in self._recent]
 
     def sync(self) -> None:
-        """Push the weights. Verifies on the first sync after an optimizer step, then every `check_weights_every` syncs."""
+        """Push the weights, unless the engine has them already: a rollout without a step of the policy leaves them as they were.
+
+        Verifies on the first sync after an optimizer step, then every `check_weights_every` syncs.
+        """
         version = self.trainer.weight_version
+        if version == self.synced_version == self.engine.weight_version:
+            return
         self.engine.update_weights(self.trainer.named_weights(), version)
         self.synced_version = version
         self._syncs_since_check += 1

@@ -127,7 +127,7 @@ def test_a_slow_answer_is_a_timeout_and_the_grader_goes_on() -> None:
     try:
         grader.pool.warm_up()
         with pytest.raises(IsolatedTimeout, match=r"limit of 1 s \(processor time\)"):
-            grader.grade(boxed("(x+y+1)^{120}"), "(x^2+2xy+y^2+2x+2y+1)^{60}")
+            grader.grade(boxed("(x+y+1)^{120} = 2"), "(x^2+2xy+y^2+2x+2y+1)^{60} = 2")
         assert grader.grade(boxed(r"\sqrt{8}"), r"2\sqrt{2}") == 1.0
     finally:
         grader.pool.close()

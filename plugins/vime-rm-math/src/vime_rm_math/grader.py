@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,9 +14,12 @@ from vime.api import IsolatedPool
 from vime_rm_math import guard, notation
 from vime_rm_math.compare import is_list, same_answer
 from vime_rm_math.exact import MOST_DIGITS, PLAIN, exact_number
-from vime_rm_math.extract import extract_answer, joined_boxes, last_box
+from vime_rm_math.extract import extract_answer, joined_boxes, last_box, percent_behind_box
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
+
+_BARE_BOX = re.compile(r"\\boxed\s*([-+]?[0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![A-Za-z0-9])")
+r"""A box without braces, as some worked solutions have it: `\boxed 5`."""
 
 
 class Grader:
@@ -67,8 +71,10 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     left: list[tuple[str, str]] = []
     for text in accepted:
         numeric = is_numeric(text)
-        answer = (joined_boxes(response) if not numeric and is_list(text) else None) or answers[numeric]
+        answer = _joined(response, text, numeric=numeric) or answers[numeric]
         verdict = False if answer is None else _at_once(answer, text)
+        if verdict is False and numeric and answer is not None and percent_behind_box(response):
+            verdict = _at_once(answer + r"\%", text)
         if verdict:
             return True, ("", ())
         if verdict is None and answer is not None:
@@ -76,6 +82,13 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     if not left:
         return False, ("", ())
     return None, (left[0][0], tuple(text for answer, text in left if answer == left[0][0]))
+
+
+def _joined(response: str, label: str, *, numeric: bool) -> str | None:
+    """Several boxes as one list, where the label is one, or where there is an "or" between them."""
+    if response.count("boxed") < 2 or not (numeric or is_list(label)):
+        return None
+    return joined_boxes(response, alternatives=numeric)
 
 
 def _at_once(answer: str, label: str) -> bool | None:
@@ -126,7 +139,9 @@ def _label_text(label: str, name: str) -> str:
         return label
     found, content = last_box(label)
     text = (content or "") if found else label
-    if not found and "####" in label:
+    if not found and (bare := _BARE_BOX.search(label)):
+        text = bare.group(1)
+    elif not found and "####" in label:
         text = label.rpartition("####")[2]
     if not notation.clean(text):
         raise ValueError(f"{name} has the label {label[:80]!r}, which holds no answer")

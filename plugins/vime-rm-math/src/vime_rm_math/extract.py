@@ -45,7 +45,8 @@ _AND_OR = re.compile(
 )
 """What stands between the last two numbers where they are a list or alternatives."""
 _COMMA = re.compile(r"[\s$*_]*,[\s$*_]*")
-_ANSWERS = re.compile(r"(?:answers?|solutions?|roots?|values?|zeros?)\s*(?:is|are|[:=])[\s$*_]*$", re.IGNORECASE)
+_ANSWERS = re.compile(r"(?:\A|(?:answers?|solutions?|roots?|values?|zeros?)\s*(?:is|are|[:=]))[\s$*_]*\Z", re.IGNORECASE)
+"""What stands before a list that has commas only."""
 _ITALIC = re.compile(r"(?<![A-Za-z0-9\\}_])_(?=[^\s_])([^_\n]{1,60})(?<=\S)_(?![A-Za-z0-9_])")
 _PERCENT_BEHIND = re.compile(r"\}[\s$]*(?:\\?%|\\text\s*\{\s*percent\s*\}|(?:percent|pct)\b)")
 _MOST_HASHES = 100
@@ -130,7 +131,7 @@ def _final_number(response: str) -> str | None:
     while given:
         before, end, text = given.pop()
         between = tail[end:start]
-        if not (_AND_OR.fullmatch(between) or (_COMMA.fullmatch(between) and _ANSWERS.search(tail, max(0, before - 40), before))):
+        if not (_AND_OR.fullmatch(between) or (_COMMA.fullmatch(between) and _ANSWERS.search(tail[max(0, before - 40) : before]))):
             break
         answer, start = f"{text}, {answer}", before
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 import numbers
@@ -18,6 +19,8 @@ from vime_rm_math.extract import extract_answer, joined_boxes, last_box, percent
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
 
+_LONG = 100_000
+"""Characters of a text that a thread reads, so that the event loop goes on."""
 _BARE_BOX = re.compile(r"\\boxed\s*([-+]?[0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![A-Za-z0-9])")
 r"""A box without braces, as some worked solutions have it: `\boxed 5`."""
 
@@ -47,7 +50,8 @@ class Grader:
 
     async def agrade(self, response: str, label: Any, *, name: str = "the answer") -> float:
         """`grade` for event loops: the loop goes on while a worker decides."""
-        verdict, question = decide(response, label, name=name)
+        long = len(response) > _LONG or (isinstance(label, str) and len(label) > _LONG)
+        verdict, question = await asyncio.to_thread(decide, response, label, name=name) if long else decide(response, label, name=name)
         if verdict is None:
             verdict = await self.pool.acall(same_in_worker, *question)
         return 1.0 if verdict else 0.0
@@ -143,6 +147,6 @@ def _label_text(label: str, name: str) -> str:
         text = bare.group(1)
     elif not found and "####" in label:
         text = label.rpartition("####")[2]
-    if not notation.clean(text):
+    if not notation.clean(text).strip("$ "):
         raise ValueError(f"{name} has the label {label[:80]!r}, which holds no answer")
     return text

@@ -45,7 +45,8 @@ WHY = {
     "several accepted answers, worked solutions as labels": "One of several labels is enough, and a worked solution stands for its answer.",
     "more of all kinds": "As above: notation does not matter, order and brackets of tuples and intervals, names and units do.",
     "spellings met in other projects' tests of the same kind": "A thousands separator with a thin space is one number, with a space it is "
-    "a list; what follows `\\approx` does not make a wrong value right; all members of a chain have to be equal.",
+    "a list; what follows `\\approx` does not make a wrong value right; all members of a chain have to be equal. Numbers are compared as "
+    "they are, however small, and functions where both are real.",
 }
 """Why the verdict of the table is right, by the section of the table that a pair stands in."""
 

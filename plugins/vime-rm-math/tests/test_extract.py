@@ -68,6 +68,16 @@ NUMBERS = [
     ("#### 7\nI am sure, 100 percent", 7),
     ("#### **7**", 7),
     ("7!", 7),
+    ("The answer is _120°_.", 120),
+    ("so it is 1,000.99m²", 1000.99),
+    ("Answer: 4 (not 5)", 4),
+    ("It is not 4, but 5.", 5),
+    ("The answer is 4 4/9.", "40/9"),
+    (r"$\boxed{28}$ pct", "28%"),
+    (r"\boxed{28}\%", 28),
+    (r"\boxed{28}\%", 0.28),
+    (r"\boxed{3} No: \boxed{4}", 4),
+    ("4 or 4", 4),
     ("Is it 7? Yes, 7, H2O", 7),
     ("1,000,000", 1_000_000),
     ("a\n\n  5  \n\n", 5),
@@ -95,6 +105,18 @@ NOT_THESE = [
     ("3.5", 5),
     ("version 1.2.3", 3),
     ("50%", 50),
+    ("The answer is not 4", 4),
+    ("The answer isn't 4.", 4),
+    ("It could be 4 or 5", 5),
+    ("x = 4 or x = 5", 5),
+    ("between 3 and 4", 4),
+    ("The possible answers are 3, 4 and 5", 5),
+    ("answers: 4, 5", 5),
+    ("4, 5", 5),
+    ("The roots are $x=2$ and $x=3$.", 3),
+    (r"\boxed{4} or \boxed{5}", 5),
+    (r"\boxed{4} \text{ or } \boxed{5}", 5),
+    (r"\boxed{28}\%", 29),
 ]
 
 EXPRESSIONS = [
@@ -129,9 +151,9 @@ def test_boxes(response: str, answer: str | None) -> None:
 
 
 @pytest.mark.parametrize(("response", "value"), NUMBERS)
-def test_final_numbers(response: str, value: float) -> None:
+def test_final_numbers(response: str, value: float | str) -> None:
     assert grade(response, value) == 1.0
-    assert grade(response, value + 1) == 0.0
+    assert grade(response, f"{value}1" if isinstance(value, str) else value + 1) == 0.0
 
 
 @pytest.mark.parametrize(("response", "label"), NOT_THESE)

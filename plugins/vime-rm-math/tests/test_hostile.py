@@ -45,6 +45,19 @@ DECIDED = {
     "space": "   ",
     "a zero byte": "\0",
     "backslashes": "\\" * 10_001,
+    "choices": "A) " * 6_000,
+    "choices in parentheses": "(A) " * 4_000,
+    "tuples in tuples": "(1," * 240 + "1" + ")" * 240,
+    "sets in sets": r"\{1," * 160 + "1" + r"\}" * 160,
+    "intervals in intervals": "[1," * 240 + "1" + "]" * 240,
+    "braces": "{" * 400 + "4" + "}" * 400,
+    "a megabyte of hashes": "####x" * 200_000,
+    "a megabyte of italics": "_a" * 500_000,
+    "a megabyte of alternatives": "1 or " * 200_000,
+    "a megabyte of negations": "not 1 " * 160_000,
+    "ten thousand members": "x," * 10_000,
+    "combining marks": "a\u0301" * 9_000,
+    "digits of another script": "٣" * 9_000,
 }
 RISKY = {
     "code": '__import__("os").system("touch {marker}")',
@@ -60,6 +73,13 @@ RISKY = {
     "lone surrogate": "\ud800",
     "exponent of ten": "1e999999999",
     "division by zero": r"\frac{1}{0}",
+    "a relation of imaginary numbers": r"I \le i",
+    "an infinite tower": r"2^{\frac{1}{2^{1000}}}",
+    "function called exec": r"\operatorname{exec}(open)",
+    "lambda": "lambda: 1",
+    "quote": "S(\"open('{marker}', 'w')\")",
+    "attribute": "x.__class__.__mro__",
+    "comment": "1 # 2",
     "matrix power": r"\begin{pmatrix}1&1\\1&0\end{pmatrix}^{9999}",
 }
 
@@ -127,7 +147,7 @@ def test_a_slow_answer_is_a_timeout_and_the_grader_goes_on() -> None:
     try:
         grader.pool.warm_up()
         with pytest.raises(IsolatedTimeout, match=r"limit of 1 s \(processor time\)"):
-            grader.grade(boxed("(x+y+1)^{120}"), "(x^2+2xy+y^2+2x+2y+1)^{60}")
+            grader.grade(boxed("(x+y+1)^{120} = 2"), "(x^2+2xy+y^2+2x+2y+1)^{60} = 2")
         assert grader.grade(boxed(r"\sqrt{8}"), r"2\sqrt{2}") == 1.0
     finally:
         grader.pool.close()

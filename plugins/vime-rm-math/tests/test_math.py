@@ -102,6 +102,7 @@ def test_custom_rm_on_an_event_loop() -> None:
         (None, r"sample 12 has no label.*--label-key"),
         ("", "sample 12 has the label '', which holds no answer"),
         ("  ", "sample 12 has the label '  ', which holds no answer"),
+        ("$$", "sample 12 has the label .* holds no answer"),
         (r"\boxed{}", r"sample 12 has the label .* holds no answer"),
         ([], "sample 12 has an empty list as its label"),
         (["4", None], "sample 12 has no label"),

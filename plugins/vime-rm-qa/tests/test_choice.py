@@ -56,6 +56,20 @@ CHOSEN = [
     ("The answer is (B). (A) is wrong because of (C).", "B"),
     ("The correct answer would be B.", "B"),
     ('The answer is "B".', "B"),
+    ("the answer is c", "C"),
+    ("Answer - C", "C"),
+    ("Answer: A\nB", "A"),
+    ("The answer is for sure D, it can't be A or B", "D"),
+    ("The correct option is not C but D", "D"),
+    ("The answer is A (not C)", "A"),
+    ("<answer>The answer is C</answer>", "C"),
+    # else "X is correct" and "I choose X"
+    ("C is the correct answer", "C"),
+    ("Option C is correct.", "C"),
+    ("(A) is wrong, (B) is wrong, (C) is right, (D) is wrong", "C"),
+    ("It's not A because of that, therefore I think it's B", "B"),
+    ("I choose C because it fits", "C"),
+    ("Therefore, C.", "C"),
     # else the last letter in parentheses, else a last line that starts with one
     ("Not (A), so (C)", "C"),
     ("so it has to be (c)", "C"),
@@ -92,6 +106,12 @@ NOT_CHOSEN = [
     "<answer>B",
     "<think>The answer is C",
     "So B) Paris",
+    "Answer: A, C",
+    "Answer: A/C",
+    "Answer: (A) or (C)",
+    "The answer is either A or C",
+    "The answer is a city",
+    "C is not correct",
     "e.g. this",
     "The answer is D's",
     "(AB)",
@@ -158,13 +178,29 @@ def test_the_text_of_a_choice_is_an_answer() -> None:
     assert chosen_letter(r"\boxed{Paris}", options) == "B"
     assert chosen_letter("<answer>the Paris.</answer>", options) == "B"
     assert chosen_letter("hm\nParis", options) == "B"
+    assert chosen_letter("The answer is Paris.", options) == "B"
+    assert chosen_letter("Answer: **Paris, Texas**", options) == "D"
+    assert chosen_letter("The answer is Rome.", options) is None
     assert chosen_letter(r"\boxed{Rome}", options) is None
     assert chosen_letter("The answer is (E).", options) is None
 
 
 @pytest.mark.parametrize(
     "text",
-    ["(" * 10**5, "answer is " * 60_000, "*" * 10**5, " " * 10**6, "answer" + " " * 10**5, r"\boxed{" * 50_000, "\ud800", "A" * 10**6],
+    [
+        *("answer is " + run * 10**6 for run in " \n{*_"),
+        "Answer: " * 125_000,
+        "option:" * 140_000,
+        "answer is indeed " * 60_000,
+        "(" * 10**5,
+        "answer is " * 60_000,
+        "*" * 10**5,
+        " " * 10**6,
+        "answer" + " " * 10**5,
+        r"\boxed{" * 50_000,
+        "\ud800",
+        "A" * 10**6,
+    ],
 )
 def test_hostile_text_gets_a_verdict(text: str) -> None:
     assert chosen_letter(text, LETTERS) is None

@@ -17,6 +17,7 @@ SAME = [
     ("Paris", "Paris"), ("paris.", "Paris"), ("  The   Eiffel Tower ", "eiffel tower"), ("**Paris**", "Paris"), ("'Paris'", "Paris"),
     ("“Paris”", "paris"), ("Saint-Denis", "saint-denis"), ("STRASSE", "straße"), ("ｐａｒｉｓ", "paris"), ("cafe\u0301", "café"),
     ("5", 5), ("-5", -5), ("−5", "-5"), ("0.5", 0.5), (".5", ".5"), ("1,234", "1234"), ("50%", "50%"), ("42.", 42), ("3", 3.0),
+    ("3.0", 3.0), ("1000000", 1e6), ("A-", "a-"), ("AB−", "ab-"), ("Paris-", "Paris"),
     ("True", True), ("Lutetia", ["Paris", "Lutetia"]), ("7", [6, 7]), ("C++", "c++"), ("A", "a"), ("東京。", "東京"), ("- Paris", "Paris"),
     ("<answer>Paris</answer>", "Paris"), (r"so \boxed{Paris}.", "Paris"), ("<think>Lyon?</think>Paris", "Paris"),
     (r"\boxed{\text{x}}", r"\text{x}"),
@@ -26,6 +27,7 @@ DIFFERENT = [
     ("1,23", "123"), ("new york", "newyork"), ("It is Paris", "Paris"), ("<answer>Paris", "Paris"), ("<answer></answer>Paris", "Paris"),
     (r"\boxed{Paris", "Paris"), (r"\boxed{}Paris", "Paris"), ("<think>Paris", "Paris"), ("</think>Lyon", "Paris"),
     (r"\boxed{Paris} \boxed{Lyon}", "Paris"), ("<answer>Paris</answer><answer>Lyon</answer>", "Paris"), ("10:30", "1030"),
+    ("A-", "A"), ("A", "A-"),
 ]  # fmt: skip
 F1_VALUES = [
     ("Jane Austen", "Jane Austen", 1.0),

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from vime_rm_math import notation
-from vime_rm_math.exact import PLAIN, exact_number
-from vime_rm_math.guard import MOST_CHARACTERS
+from vime_rm_math import notation, wording
+from vime_rm_math.exact import GROUPED, PLAIN, exact_number
+from vime_rm_math.guard import MOST_CHARACTERS, is_deep
 from vime_rm_math.units import Unit, is_angle, split_unit
 
 Symbolic = Callable[[str, str], bool]
@@ -26,18 +26,15 @@ _VARIABLE = re.compile(
     r"|\|[A-Z]{1,3}\||[A-Z]{1,3}\s*[:/]\s*[A-Z]{1,3}|\\frac\{[A-Z]{2,3}\}\{[A-Z]{2,3}\}"
     r"|\\text\{[^{}]{1,40}\}|[A-Za-z]{2,20}|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)"
 )
-_EQUALS = r"(?<![<>!:])=(?!=)"
-_WORD = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*")
-_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_CHOICE = re.compile(r"\(?([A-Z])\s*(?:\)|[.:](?=\s))\s*(.*)", re.DOTALL)
-_CLOCK = re.compile(r"[0-9]+(?:\s*:\s*[0-9]+)+")
+_EQUALS = r"(?<![<>!:])=(?!=)|\\equiv(?![A-Za-z])"
 _AND_OR = r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\s(?:and|or)\s|\\(?:lor|vee|land|wedge)(?![A-Za-z])"
 _LIST = ",|;|" + _AND_OR
 _OPEN = re.compile(r"[A-DF-HJ-Za-df-hj-z]")
 """A letter that can be a variable: any but e and i."""
-_COMMANDS = re.compile(rf"{_TEXT.pattern}|\\[A-Za-z]+")
+_COMMANDS = re.compile(rf"{wording.TEXT.pattern}|\\[A-Za-z]+")
 _NUMERAL_WITH_SUBSCRIPT = re.compile(r"[0-9}]\s*_")
 _SET_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|\\vert|\||:)\s*([^{}]*(?:[<>]|\\[lg]e)[^{}]*)\\\}")
+_THOUSANDS = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])\s*")
 
 
@@ -72,22 +69,22 @@ Term = Leaf | Chain | Collection
 def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bool | None:
     """Whether a raw answer says the same as a raw label; None where `symbolic` would be needed and is not given.
 
-    Text of more than MOST_CHARACTERS is compared as text and as a plain number only.
+    Text of more than MOST_CHARACTERS, or with deeply nested brackets, is compared as text and as a plain number only.
     """
     if PLAIN.fullmatch(answer) and PLAIN.fullmatch(label):
         return Fraction(answer) == Fraction(label)
-    cleaned_answer, cleaned_label = _exactly(notation.clean(answer)), _exactly(notation.clean(label))
+    cleaned_answer, cleaned_label = _alike(_exactly(notation.clean(answer)), _exactly(notation.clean(label)))
     if not cleaned_answer or not cleaned_label:
         return False
-    quick = _same_text(cleaned_answer, cleaned_label)
+    quick = wording.same_text(cleaned_answer, cleaned_label)
     if quick is not None:
         return quick
-    if max(len(cleaned_answer), len(cleaned_label)) > MOST_CHARACTERS:
+    if any(len(text) > MOST_CHARACTERS or is_deep(text) for text in (cleaned_answer, cleaned_label)):
         values = exact_number(cleaned_answer), exact_number(cleaned_label)
         return values[0] is not None and values[0] == values[1]
     answer_variable, answer_body = _take_variable(cleaned_answer)
     label_variable, label_body = _take_variable(cleaned_label)
-    if label_variable and answer_variable and label_variable != answer_variable:
+    if label_variable and answer_variable and not _same_name(answer_variable, label_variable):
         return (
             False
             if _is_number(_term(answer_body)) or _is_number(_term(label_body))
@@ -102,7 +99,7 @@ def same_answer(answer: str, label: str, symbolic: Symbolic | None = None) -> bo
 
 def is_list(text: str) -> bool:
     """Whether a raw label is a list or a set of two or more."""
-    if PLAIN.fullmatch(text) or len(text) > MOST_CHARACTERS:
+    if PLAIN.fullmatch(text) or len(text) > MOST_CHARACTERS or is_deep(text):
         return False
     term = _term(_take_variable(notation.clean(text))[1])
     return isinstance(term, Collection) and term.opening == "{" and len(term.members) > 1
@@ -118,45 +115,16 @@ def _exactly(text: str) -> str:
     return f"{exact}={rest[0]}" if _VARIABLE.fullmatch(exact.strip()) else exact
 
 
-def _same_text(answer: str, label: str) -> bool | None:
-    """Decide what needs no mathematics: equal text, words, letters of choices, clock times and ratios."""
-    spellings = [notation.without_spaces(_TEXT.sub(lambda match: match.group(1), text)) for text in (answer, label)]
-    spellings = [re.sub(r"(?<!\.)\.$", "", spelling) for spelling in spellings]
-    if spellings[0] == spellings[1] != "":
-        return True
-    answer_word, label_word = _as_word(answer), _as_word(label)
-    if answer_word and label_word and len(answer_word) > 1 and answer_word.casefold() == label_word.casefold():
-        return True
-    if re.fullmatch("[A-Z]", label_word or "") and (choice := _choice(answer)):
-        return choice[0] == label_word
-    if (choice := _choice(answer)) and choice[1] and not _choice(label):
-        return _same_text(choice[1], label)
-    if _CLOCK.fullmatch(answer) or _CLOCK.fullmatch(label):
-        if not (_CLOCK.fullmatch(answer) and _CLOCK.fullmatch(label)):
-            return False
-        return [int(part[:50]) for part in answer.split(":")] == [int(part[:50]) for part in label.split(":")]
-    spoken = (_is_prose(answer_word), _is_prose(label_word))
-    if all(spoken) or (any(spoken) and (exact_number(answer) is not None or exact_number(label) is not None)):
-        return False
-    return None
+def _alike(answer: str, label: str) -> tuple[str, str]:
+    """Without the modulus of a residue, where one side leaves it out."""
+    if (r"\pmod" in answer) == (r"\pmod" in label):
+        return answer, label
+    return answer.partition(r"\pmod")[0].rstrip(" ("), label.partition(r"\pmod")[0].rstrip(" (")
 
 
-def _as_word(text: str) -> str | None:
-    text = " ".join(_TEXT.sub(lambda match: f" {match.group(1)} ", text).split()).strip(" .,;:!")
-    text = text[1:-1] if re.fullmatch(r"\([A-Za-z]\)", text) else text
-    return text if len(text) <= 200 and _WORD.fullmatch(text) else None
-
-
-def _is_prose(word: str | None) -> bool:
-    return word is not None and any(len(part) >= 4 for part in re.split(r"[ '-]", word))
-
-
-def _choice(text: str) -> tuple[str, str] | None:
-    text = _TEXT.sub(lambda match: match.group(1), text).strip()
-    if re.fullmatch("[A-Z]", text):
-        return text, ""
-    match = _CHOICE.fullmatch(text)
-    return (match.group(1), match.group(2).strip()) if match else None
+def _same_name(one: str, other: str) -> bool:
+    """Whether two names stand for one thing: themselves, or `y` and a function of x."""
+    return one == other or ("y" in (one, other) and re.fullmatch(r"[A-Za-z]\(x\)", other if one == "y" else one) is not None)
 
 
 def _take_variable(text: str) -> tuple[str | None, str]:
@@ -164,10 +132,16 @@ def _take_variable(text: str) -> tuple[str | None, str]:
     parts = notation.split_top(text, rf"{_EQUALS}|\\in(?![A-Za-z])")
     if len(parts) < 2 or len(notation.split_top(text, _LIST)) > 1:
         return None, text
-    name = parts[0].strip()
-    if not _VARIABLE.fullmatch(name) or name in (r"\pi", "e", "i"):
+    name, body = parts[0].strip(), text[len(parts[0]) :].lstrip()
+    if len(parts) == 2 and r"\in" not in text and not _is_name(name) and _is_name(parts[1].strip()) and not _OPEN.search(name):
+        return notation.without_spaces(parts[1]), name  # `5 = x`
+    if not _is_name(name):
         return None, text
-    return notation.without_spaces(name), text[len(parts[0]) :].lstrip().removeprefix("=").removeprefix(r"\in").strip()
+    return notation.without_spaces(name), body.removeprefix("=").removeprefix(r"\equiv").removeprefix(r"\in").strip()
+
+
+def _is_name(text: str) -> bool:
+    return _VARIABLE.fullmatch(text) is not None and text not in (r"\pi", "e", "i")
 
 
 def _is_equation(text: str) -> bool:
@@ -191,11 +165,11 @@ def _collection(text: str) -> Collection | None:
     inside = _brackets(text)
     if inside is not None:
         opening, content, closing = inside
-        members = notation.split_top(content, ",|;")
+        members = _split_members(content, ",|;")
         if (len(members) > 1 or opening == "{") and content.strip() and len(members) <= MOST_MEMBERS and r"\mid" not in content:
             return Collection(opening, closing, _members(members))
         return None
-    members = [part for part in notation.split_top(text, _LIST) if part.strip()]
+    members = [part for part in _split_members(text, _LIST) if part.strip()]
     if 1 < len(members) <= MOST_MEMBERS:
         return Collection("{", "}", _members(members))
     signs = _PLUS_MINUS.findall(text)
@@ -203,6 +177,15 @@ def _collection(text: str) -> Collection | None:
         plus, minus = _PLUS_MINUS.sub("+", text), _PLUS_MINUS.sub("-", text)
         return Collection("{", "}", (_term(plus.removeprefix("+")), _term(minus)))
     return None
+
+
+def _split_members(text: str, separators: str) -> list[str]:
+    """Split a list at its commas, which are not those of thousands where others have a space behind: `1,000, 2,000`."""
+    if _THOUSANDS.search(text) and re.search(r",\s", text):
+        parts = notation.split_top(text, separators.replace(",", r",(?=\s)", 1))
+        if all("," not in part or GROUPED.fullmatch(part.strip()) for part in parts):
+            return parts
+    return notation.split_top(text, separators)
 
 
 def _brackets(text: str) -> tuple[str, str, str] | None:
@@ -268,14 +251,45 @@ def _same_collection(answer: Collection, label: Collection, symbolic: Symbolic |
     if (answer.opening, answer.closing) != (label.opening, label.closing):
         return False
     if answer.opening != "{":
-        if len(answer.members) != len(label.members):
-            return False
-        return _all(_same(one, other, symbolic) for one, other in zip(answer.members, label.members, strict=True))
-    there = _all(_any(_same(one, other, symbolic) for other in label.members) for one in answer.members)
+        return _in_order(answer, label, symbolic)
+    if plain := _plain_values(answer, label):
+        return plain[0] == plain[1]
+    if _has_names(answer) != _has_names(label):  # `a=1, b=2` and `1, 2`: the order says which is which
+        return _in_order(answer, label, symbolic)
+    there = _all(_among(one, label, symbolic) for one in answer.members)
     if there is False:
         return False
-    back = _all(_any(_same(one, other, symbolic) for one in answer.members) for other in label.members)
-    return _all((there, back))
+    return _all((there, _all(_among(one, answer, symbolic) for one in label.members)))
+
+
+def _in_order(answer: Collection, label: Collection, symbolic: Symbolic | None) -> bool | None:
+    if len(answer.members) != len(label.members):
+        return False
+    return _all(_same(one, other, symbolic) for one, other in zip(answer.members, label.members, strict=True))
+
+
+def _among(one: Term, others: Collection, symbolic: Symbolic | None) -> bool | None:
+    """Whether a member is equal to one of the others. What needs no mathematics is tried first."""
+    verdicts = [_same(one, other, None) for other in others.members]
+    if True in verdicts:
+        return True
+    if symbolic is None:
+        return None if None in verdicts else False
+    return _any(_same(one, other, symbolic) for other, verdict in zip(others.members, verdicts, strict=True) if verdict is None)
+
+
+def _plain_values(answer: Collection, label: Collection) -> tuple[set[Fraction], set[Fraction]] | None:
+    """The values of both, where all are plain numbers without units."""
+    values: list[set[Fraction]] = []
+    for side in (answer, label):
+        if not all(isinstance(one, Leaf) and one.value is not None and one.unit is None for one in side.members):
+            return None
+        values.append({one.value for one in side.members if isinstance(one, Leaf) and one.value is not None})
+    return values[0], values[1]
+
+
+def _has_names(collection: Collection) -> bool:
+    return any(isinstance(one, Collection) and one.opening == "=" for one in collection.members)
 
 
 def _same_leaf(answer: Leaf, label: Leaf, symbolic: Symbolic | None) -> bool | None:

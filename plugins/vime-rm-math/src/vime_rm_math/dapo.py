@@ -11,7 +11,7 @@ from vime_rm_math.extract import extract_answer, last_box_span
 from vime_rm_math.grader import accepted_answers, is_numeric
 from vime_rm_math.settings import AnswerSettings
 
-_ANSWER_LINE = re.compile(r"(?i:answer)\s*:[ \t*]*([^\n]*\S)")
+_ANSWER_LINE = re.compile(r"(?i:answer)\s*:[\s*]*([^\s*][^\n]*)")
 _WORD = re.compile(r"[0-9A-Za-z.,/^_-]+")
 
 

@@ -19,6 +19,8 @@ _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
 PLAIN = re.compile(r"[-+]?[0-9]{1,200}(?:\.[0-9]{1,200})?")
 """What most answers and labels are; `Fraction` reads it as it stands."""
 _DECIMAL = re.compile(rf"(?:{_UNSIGNED})")
+GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+"""A number with separators between its thousands."""
 _GROUPS_BY_SPACE = re.compile(r"[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _REPEATING = re.compile(
     r"(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*?)(?:\\overline\s*\{(?P<a>[0-9]+)\}|\\bar\s*\{(?P<b>[0-9]+)\}|\\dot\s*\{(?P<c>[0-9])\}|\((?P<d>[0-9]+)\))"
@@ -28,8 +30,10 @@ _E_NOTATION = re.compile(rf"({_UNSIGNED})[eE]([-+]?[0-9]{{1,6}})")
 _TIMES_TEN = re.compile(rf"({_UNSIGNED})\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{{\s*([-+]?[0-9]{{1,6}})\s*\}}|([-+]?[0-9]{{1,6}}))")
 _POWER = re.compile(r"([0-9]{1,30})\s*(?:\^|\*\*)\s*(?:\{\s*([-+]?[0-9]{1,6})\s*\}|\(\s*([-+]?[0-9]{1,6})\s*\)|([-+]?[0-9]{1,6}))")
 _BASED = re.compile(r"([0-9A-Z]{1,200})\s*_\s*(?:\{\s*([0-9]{1,2})\s*\}|([0-9]{1,2}))")
-_MIXED = re.compile(r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)\s*(?P<rest>\\frac.*|(?<=\s)[0-9]+\s*/\s*[0-9]+)")
-_PERCENT = re.compile(r"(?P<number>.*?)\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent)\s*\}|(?<![A-Za-z])percent)")
+_MIXED = re.compile(
+    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)\s*(?P<rest>\\frac.*|(?<=\s)(?:0|[1-9][0-9]*)\s*/\s*[0-9]+)"
+)
+_PERCENT = re.compile(r"(?P<number>.*?)\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent(?:age)?|pct)\s*\}|(?<![A-Za-z])(?:percent(?:age)?|pct))")
 _SCALED = re.compile(
     r"(?P<number>.*?[0-9}])\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?P<scale>hundred|thousand|million|billion|trillion|dozen)\s*\}?",
     re.IGNORECASE,
@@ -115,11 +119,11 @@ def _mixed(text: str) -> Fraction | None:
     if match is None:
         return None
     part = _quotient(match["rest"])
-    return _fraction(match["whole"].replace(",", "")) + part if part is not None and 0 < part < 1 else None
+    return _fraction(match["whole"].replace(",", "").replace(" ", "")) + part if part is not None and 0 <= part < 1 else None
 
 
 def _percent(text: str) -> Fraction | None:
-    match = _PERCENT.fullmatch(text) if text[-1:] in ("%", "t", "}") else None
+    match = _PERCENT.fullmatch(text) if text[-1:] in ("%", "t", "e", "}") else None
     value = _before_scale(match["number"]) if match and match["number"] else None
     return None if value is None else value / 100
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 
 from vime_rm_math import notation
 from vime_rm_math.exact import exact_number
@@ -38,7 +39,19 @@ _NUMBER = re.compile(
 )
 _CONCLUSION = re.compile(r"(?i:answer|result|solution)[*_]{0,2}(?:\s+is|\s*[:=])[*_]{0,2}\s*:?\s*([^\n]{1,200})\s*$")
 _BETWEEN = re.compile(r"(?:[\s,;$]|\\[,;:! ()\[\]]|\\q?quad(?![A-Za-z])|\\text\s*\{[\s,]*(?:and|or)?[\s,]*\}|\b(?:and|or)\b)*")
+_NOT = re.compile(r"(?:\bnot|n't|\bnever|≠|!=|\\neq?|\brather than|\binstead of)(?:\s+equal(?:\s+to)?)?[\s$(*_]*$", re.IGNORECASE)
+_AND_OR = re.compile(
+    r"[\s$*_]*,?\s*\b(?:and|or)\b[\s$*_]*(?:(?:maybe|perhaps|possibly|also|even)\s+)?(?:\\?[A-Za-z]\s*=\s*)?[\s$*_]*", re.IGNORECASE
+)
+"""What stands between the last two numbers where they are a list or alternatives."""
+_COMMA = re.compile(r"[\s$*_]*,[\s$*_]*")
+_ANSWERS = re.compile(r"(?:\A|(?:answers?|solutions?|roots?|values?|zeros?)\s*(?:is|are|[:=]))[\s$*_]*\Z", re.IGNORECASE)
+"""What stands before a list that has commas only."""
+_ITALIC = re.compile(r"(?<![A-Za-z0-9\\}_])_(?=[^\s_])([^_\n]{1,60})(?<=\S)_(?![A-Za-z0-9_])")
+_PERCENT_BEHIND = re.compile(r"\}[\s$]*(?:\\?%|\\text\s*\{\s*percent\s*\}|(?:percent|pct)\b)")
+_MOST_HASHES = 100
 _MOST_BOXES = 32
+_MOST_NUMBERS = 8
 _SHORT = 60
 _TAIL = 4000
 
@@ -54,7 +67,7 @@ def extract_answer(response: str, *, numeric: bool = True) -> str | None:
     found, content = last_box(response)
     if found:
         return content
-    for match in reversed(list(_HASHES.finditer(response))):
+    for match in reversed(deque(_HASHES.finditer(response), maxlen=_MOST_HASHES)):
         if exact_number(notation.clean(match.group(1))) is not None:
             return match.group(1)
     return _final_number(response) if numeric else _final_expression(response)
@@ -75,37 +88,69 @@ def last_box_span(text: str) -> tuple[int, int] | None:
     return None if last is None else (last.end(), notation.closing_brace(text, last.end() - 1))
 
 
-def joined_boxes(text: str) -> str | None:
+def joined_boxes(text: str, *, alternatives: bool = False) -> str | None:
     r"""The contents of the boxes that end a text, as a list, where nothing but commas, "and" and the like stand between them.
 
-    None for fewer than two: `\boxed{1}` and, later on, `\boxed{2}` is a correction, and not a list.
+    None for fewer than two: `\boxed{1}` and, later on, `\boxed{2}` is a correction, and not a list. With `alternatives`
+    there has to be an "or" between two of them.
     """
     contents: list[str] = []
-    start = len(text)
+    start, said_or = len(text), not alternatives
     for box in reversed(deque(_BOX.finditer(text), maxlen=_MOST_BOXES)):
         end = notation.closing_brace(text, box.end() - 1)
         if end < 0 or (contents and not _BETWEEN.fullmatch(text, end + 1, start)):
             break
+        said_or |= bool(contents) and "or" in text[end + 1 : start]
         contents.append(text[box.end() : end])
         start = box.start()
-    return ", ".join(reversed(contents)) if len(contents) > 1 and all(map(str.strip, contents)) else None
+    return ", ".join(reversed(contents)) if said_or and len(contents) > 1 and all(map(str.strip, contents)) else None
+
+
+def percent_behind_box(text: str) -> bool:
+    """Whether the last box has a percent sign behind it instead of inside."""
+    span = last_box_span(text)
+    return span is not None and span[1] >= 0 and _PERCENT_BEHIND.match(text, span[1]) is not None
 
 
 def _final_number(response: str) -> str | None:
     tail = response[-_TAIL:]
+    if "_" in tail:
+        tail = _ITALIC.sub(r"\1", tail)
     if len(tail) < _SHORT and exact_number(notation.clean(tail)) is not None:
         return notation.unwrap(tail)
-    match = _last(_NUMBER, tail)
-    if (match is None or match.start() == 0) and len(response) > _TAIL:
+    numbers = deque(_NUMBER.finditer(tail), maxlen=_MOST_NUMBERS)
+    if (not numbers or numbers[-1].start() == 0) and len(response) > _TAIL:
         match = _last(_NUMBER, response)
         return None if match is None else match.group()
-    if match is None:
+    while numbers and _NOT.search(tail, max(0, numbers[-1].start() - 40), numbers[-1].start()):
+        numbers.pop()
+    given = _with_formulas(tail, numbers)
+    if not given:
         return None
-    for segment in _SEGMENT.finditer(tail):
-        if segment.start() <= match.start() < segment.end() and segment.end() >= match.end():
-            following = re.match(r"\s?(?:\\?%|(?:percent|pct)\b)", tail[segment.end() :])
-            return _inside(segment) + (following.group() if following else "")
-    return match.group()
+    start, _, answer = given.pop()
+    while given:
+        before, end, text = given.pop()
+        between = tail[end:start]
+        if not (_AND_OR.fullmatch(between) or (_COMMA.fullmatch(between) and _ANSWERS.search(tail[max(0, before - 40) : before]))):
+            break
+        answer, start = f"{text}, {answer}", before
+    return answer
+
+
+def _with_formulas(text: str, numbers: Iterable[re.Match[str]]) -> list[tuple[int, int, str]]:
+    """Start, end and text of each number, or of the whole formula between math delimiters that holds it."""
+    given: list[tuple[int, int, str]] = []
+    segments = list(_SEGMENT.finditer(text))
+    for match in numbers:
+        one = (match.start(), match.end(), match.group())
+        for segment in segments:
+            if segment.start() <= match.start() < segment.end() and segment.end() >= match.end():
+                following = re.match(r"\s?(?:\\?%|(?:percent|pct)\b)", text[segment.end() :])
+                one = (segment.start(), segment.end(), _inside(segment) + (following.group() if following else ""))
+                break
+        if not given or given[-1] != one:
+            given.append(one)
+    return given
 
 
 def _final_expression(response: str) -> str | None:

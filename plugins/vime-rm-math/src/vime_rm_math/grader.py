@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 import numbers
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,9 +15,14 @@ from vime.api import IsolatedPool
 from vime_rm_math import guard, notation
 from vime_rm_math.compare import is_list, same_answer
 from vime_rm_math.exact import MOST_DIGITS, PLAIN, exact_number
-from vime_rm_math.extract import extract_answer, joined_boxes, last_box
+from vime_rm_math.extract import extract_answer, joined_boxes, last_box, percent_behind_box
 from vime_rm_math.units import split_unit
 from vime_rm_math.worker import same_in_worker
+
+_LONG = 100_000
+"""Characters of a text that a thread reads, so that the event loop goes on."""
+_BARE_BOX = re.compile(r"\\boxed\s*([-+]?[0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![A-Za-z0-9])")
+r"""A box without braces, as some worked solutions have it: `\boxed 5`."""
 
 
 class Grader:
@@ -43,7 +50,8 @@ class Grader:
 
     async def agrade(self, response: str, label: Any, *, name: str = "the answer") -> float:
         """`grade` for event loops: the loop goes on while a worker decides."""
-        verdict, question = decide(response, label, name=name)
+        long = len(response) > _LONG or (isinstance(label, str) and len(label) > _LONG)
+        verdict, question = await asyncio.to_thread(decide, response, label, name=name) if long else decide(response, label, name=name)
         if verdict is None:
             verdict = await self.pool.acall(same_in_worker, *question)
         return 1.0 if verdict else 0.0
@@ -67,8 +75,10 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     left: list[tuple[str, str]] = []
     for text in accepted:
         numeric = is_numeric(text)
-        answer = (joined_boxes(response) if not numeric and is_list(text) else None) or answers[numeric]
+        answer = _joined(response, text, numeric=numeric) or answers[numeric]
         verdict = False if answer is None else _at_once(answer, text)
+        if verdict is False and numeric and answer is not None and percent_behind_box(response):
+            verdict = _at_once(answer + r"\%", text)
         if verdict:
             return True, ("", ())
         if verdict is None and answer is not None:
@@ -76,6 +86,13 @@ def decide(response: str, label: Any, *, name: str = "the answer") -> tuple[bool
     if not left:
         return False, ("", ())
     return None, (left[0][0], tuple(text for answer, text in left if answer == left[0][0]))
+
+
+def _joined(response: str, label: str, *, numeric: bool) -> str | None:
+    """Several boxes as one list, where the label is one, or where there is an "or" between them."""
+    if response.count("boxed") < 2 or not (numeric or is_list(label)):
+        return None
+    return joined_boxes(response, alternatives=numeric)
 
 
 def _at_once(answer: str, label: str) -> bool | None:
@@ -126,8 +143,10 @@ def _label_text(label: str, name: str) -> str:
         return label
     found, content = last_box(label)
     text = (content or "") if found else label
-    if not found and "####" in label:
+    if not found and (bare := _BARE_BOX.search(label)):
+        text = bare.group(1)
+    elif not found and "####" in label:
         text = label.rpartition("####")[2]
-    if not notation.clean(text):
+    if not notation.clean(text).strip("$ "):
         raise ValueError(f"{name} has the label {label[:80]!r}, which holds no answer")
     return text

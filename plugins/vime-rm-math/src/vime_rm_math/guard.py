@@ -18,7 +18,7 @@ _BRACKETS = re.compile(r"\\[{}]|[][(){}]")
 _NUMERAL = re.compile(rf"[0-9]{{{LONGEST_NUMERAL + 1},}}")
 _LETTERS = re.compile(rf"(?<!\\)(?:(?<![A-Za-z])|(?<=\\\\))(?:[A-Za-z]\s*){{{LONGEST_WORD + 1},}}")
 _EXPONENT = re.compile(r"(?P<base>[0-9A-Za-z.]+|[)}\]])?\s*\^\s*(?:\{\s*|\(\s*)*[-+]?\s*(?P<value>[0-9]+)?")
-_TOWER = re.compile(r"\^\s*(?:[0-9A-Za-z.]+|\{[^{}]*\}|\([^()]*\))\s*\^|\^\s*[{(][^{}]*\^")
+_TOWER = re.compile(r"\^\s*(?:[0-9A-Za-z.]+|\{[^{}]*\}|\([^()]*\))\s*\^|\^\s*[{(](?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*?\^")
 _FACTORIAL = re.compile(r"(?P<value>[0-9]+)?\s*(?P<marks>!+)(?!=)")
 _BINOMIAL = re.compile(r"\\(?:binom|choose)[^0-9]*([0-9]+)")
 
@@ -28,7 +28,7 @@ def refusal(text: str) -> str | None:
     text = text.replace("**", "^")
     if len(text) > MOST_CHARACTERS:
         return f"longer than {MOST_CHARACTERS} characters"
-    if _depth(text) > DEEPEST:
+    if is_deep(text):
         return f"brackets nested deeper than {DEEPEST}"
     if _NUMERAL.search(text):
         return f"a numeral of more than {LONGEST_NUMERAL} digits"
@@ -37,12 +37,15 @@ def refusal(text: str) -> str | None:
     return _powers(text) or _factorials(text)
 
 
-def _depth(text: str) -> int:
+def is_deep(text: str) -> bool:
+    """Whether brackets are nested deeper than DEEPEST."""
+    if sum(map(text.count, "([{")) <= DEEPEST:
+        return False
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         depth += 1 if match.group()[-1] in "([{" else -1
         deepest = max(deepest, depth)
-    return deepest
+    return deepest > DEEPEST
 
 
 def _powers(text: str) -> str | None:

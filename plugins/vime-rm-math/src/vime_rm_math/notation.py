@@ -9,7 +9,7 @@ _CHARACTERS = {
     "（": "(", "）": ")",
     "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∕": "/", "⁄": "/",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
-    "±": r"\pm ", "≈": r"\approx ",
+    "±": r"\pm ", "≈": r"\approx ", "≡": r"\equiv ", "¢": r"\text{ cents}",
     "∅": r"\emptyset ", "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ",
     "°": r"^{\circ}", "º": r"^{\circ}",
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
@@ -27,21 +27,24 @@ _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-
 _THOUSANDS_SPACE = re.compile(r"(?<=[0-9])(?:,?\\[,;:!]\s*|\\ |\s*\{\s*,\s*\}\s*|~)(?=[0-9]{3}(?![0-9]))")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])\s*\.?")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![A-Za-z])|qquad(?![A-Za-z])|hspace\{[^{}]*\}|thinspace(?![A-Za-z]))|~")
-_FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\{[^{}]*\})|([0-9A-Za-z]))\s*(?:(\{[^{}]*\})|([0-9A-Za-z]))")
-_SHORT_ROOT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^][{}]{1,20}\])?\s*([0-9A-Za-z])")
+_SOLID_POWER = re.compile(r"(?<=[0-9])m(?=[²³])")
+_ORDINAL = re.compile(r"(?<=[0-9])\s*\^?\s*\{?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?")
+_MATH_INSIDE = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$(?![0-9])")
+_MATRICES = re.compile(r"\{(?:Bmatrix|smallmatrix)\}")
+_CASES = re.compile(r"\\begin\{cases\}([^&]{0,1000}?)\\end\{cases\}")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
 _EMPTY_SET = re.compile(r"\\\{\s*\\\}")
-_SYNONYMS = [
-    (re.compile(rf"\\{old}(?![A-Za-z])"), lambda _, new=new: new)
-    for old, new in {
-        "leqslant": r"\le ", "leq": r"\le ", "geqslant": r"\ge ", "geq": r"\ge ", "ne": r"\neq ", "varnothing": r"\emptyset ",
-        "degree": r"^{\circ}", "gt": ">", "lt": "<", "textnormal": r"\text", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
-        "div": "/", "dots": "...", "ldots": "...", "cdots": "...",
-    }.items()
-]  # fmt: skip
+_SYNONYMS = {
+    "leqslant": r"\le ", "leq": r"\le ", "geqslant": r"\ge ", "geq": r"\ge ", "ne": r"\neq ", "varnothing": r"\emptyset ",
+    "degree": r"^{\circ}", "gt": ">", "lt": "<", "textnormal": r"\text", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
+    "div": "/", "dots": "...", "ldots": "...", "cdots": "...", "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac",
+}  # fmt: skip
+_SYNONYM = re.compile(rf"\\({'|'.join(_SYNONYMS)})(?![A-Za-z])")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'))
+_WRAPPING = tuple({opening[0] for opening, _ in _WRAPPERS})
 _STYLE = re.compile(r"^\\(?:textbf|mathbf|boldsymbol|bm|mathit|textit|text|mathrm|textrm|mbox|fbox|boxed)\s*\{")
 _MOST_WRAPPINGS = 10
 _APPROXIMATELY = re.compile(r"^(?:\\approx|\\simeq|\\sim|\\doteq|=)(?![A-Za-z])\s*")
@@ -49,21 +52,31 @@ _APPROXIMATELY = re.compile(r"^(?:\\approx|\\simeq|\\sim|\\doteq|=)(?![A-Za-z])\
 
 def clean(text: str) -> str:
     """The answer without its wrapping (math delimiters, bold, trailing punctuation) and in one spelling of LaTeX."""
-    text = text.translate(_TABLE)
+    text = _SOLID_POWER.sub(r"\\text{ m}", text).translate(_TABLE)
     text = _SUPERSCRIPT.sub(lambda match: "^{" + "".join(_SUPERSCRIPTS[sign] for sign in match.group()) + "}", text)
     text = _ROOT.sub(lambda match: rf"\sqrt{{{match.group(1) or match.group(2) or match.group(3)}}}", text)
+    if "\\" in text or "{" in text or "~" in text:
+        text = _latex(text)
+    text = unwrap(text)
+    return unwrap(_MATH_INSIDE.sub(r"\1", text)) if text.count("$") > 1 else text
+
+
+def _latex(text: str) -> str:
     text = _THOUSANDS_SPACE.sub(",", text)
-    text = _FRACTIONS.sub(r"\\frac", text)
     text = _SIZES.sub("", text)
-    for pattern, replacement in _SYNONYMS:
-        text = pattern.sub(replacement, text)
+    text = _SYNONYM.sub(lambda match: _SYNONYMS[match.group(1)], text)
     text = _SPACES.sub(" ", text)
     text = _DEGREES.sub(r"^{\\circ}", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     text = _EMPTY_SET.sub(r"\\emptyset ", text)
-    text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+    text = _SHORT_ROOT.sub(lambda match: rf"\sqrt{match.group(1) or ''}{{{match.group(2)}}}", text)
     text = _SHORT_FRACTION.sub(_braced_fraction, text)
-    return unwrap(text)
+    if r"\text" in text:
+        text = _ORDINAL.sub("", text)
+    if r"\begin" in text:
+        text = _CASES.sub(lambda match: ", ".join(part for part in match.group(1).split(r"\\") if part.strip()), text)
+        text = _MATRICES.sub("{pmatrix}", text)
+    return text
 
 
 def unwrap(text: str) -> str:
@@ -74,7 +87,7 @@ def unwrap(text: str) -> str:
         if not text.endswith("..."):
             text = text.rstrip(".,;: \\")
         text = _APPROXIMATELY.sub("", text)
-        for opening, closing in _WRAPPERS:
+        for opening, closing in _WRAPPERS if text[:1] in _WRAPPING else ():
             inside = text[len(opening) : -len(closing)]
             if len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing) and opening not in inside:
                 text = inside
@@ -87,7 +100,7 @@ def unwrap(text: str) -> str:
 
 def without_spaces(text: str) -> str:
     """For comparing two spellings as text. A space between digits stays: `2 1/2` is not `21/2`."""
-    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    return re.sub(r"(?<![0-9]) | (?![0-9])", "", " ".join(text.split()))
 
 
 def closing_brace(text: str, start: int) -> int:
@@ -106,7 +119,7 @@ def closing_brace(text: str, start: int) -> int:
 def split_top(text: str, separators: str) -> list[str]:
     """Split at the separators that stand outside all brackets. With brackets that do not match: the whole text."""
     parts, depth, start = [], 0, 0
-    for match in re.finditer(r"\\[{}]|" + separators + r"|\\.|[][(){}]", text, re.DOTALL):
+    for match in re.finditer(rf"\\[{{}}]|(?P<separator>{separators})|\\.|[][(){{}}]", text, re.DOTALL):
         token = match.group()
         if token in ("(", "[", "{", r"\{"):
             depth += 1
@@ -114,7 +127,7 @@ def split_top(text: str, separators: str) -> list[str]:
             depth -= 1
             if depth < 0:
                 return [text]
-        elif depth == 0 and re.fullmatch(separators, token):
+        elif depth == 0 and match["separator"] is not None:
             parts.append(text[start : match.start()])
             start = match.end()
     return [*parts, text[start:]] if depth == 0 else [text]

@@ -73,6 +73,8 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     if currency:
         sign = next(mark for mark in currency.group() if mark in _CURRENCIES)
         return currency.group(1) + text[currency.end() :], _unit([(_CURRENCIES[sign], 1)])
+    if text[-1:] in _CURRENCIES and text[:-1].rstrip(" \\")[-1:].isdigit():
+        return text[:-1].rstrip(" \\"), _unit([(_CURRENCIES[text[-1]], 1)])
     for start in _candidate_starts(text):
         head, tail = text[:start].rstrip(), text[start:]
         if head and (unit := _read(tail, spaced=text[:start].endswith(" "))) is not None:

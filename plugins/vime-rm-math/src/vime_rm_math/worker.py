@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from vime_rm_math.compare import same_answer
+from vime_rm_math.numeric import same_value
 
 _DECIMAL = re.compile(r"(?P<power>\^\s*)?(?<![0-9.])(?P<whole>[0-9]*)\.(?P<part>[0-9]+)(?![0-9.])")
 _LONG_EXPONENT = re.compile(r"\^\s*(-?[0-9]{2,}|-[0-9]|-[A-Za-z])")
@@ -20,6 +21,10 @@ _PLAIN_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\\?%")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?|\([^()]*\))\s*\^\{\\circ\}")
 _COMMAND_OR_LETTER = re.compile(r"(\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+)|([A-Za-z])(?!\s*_)")
+_DIGITS = (40, 50)
+"""Decimal places to which math-verify rounds, and digits with which it computes. Its defaults (6, 15) take near numbers for equal."""
+_NO_MATHEMATICS = (TypeError, ValueError, ArithmeticError, AttributeError, NotImplementedError, RecursionError)
+"""What sympy raises for text that has the form of an expression and no meaning, such as `i < 2`."""
 _PLAIN_RELATIONS = (("<=", r"\le "), (">=", r"\ge "), ("!=", r"\neq "), ("**", "^"), ("*", r"\cdot "))
 
 
@@ -29,22 +34,32 @@ def same_in_worker(answer: str, labels: tuple[str, ...]) -> bool:
 
 
 def symbolic_equal(answer: str, label: str) -> bool:
-    """Whether math-verify finds two expressions equal. What it cannot parse is equal to nothing."""
-    from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
-    from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, MatrixBase
+    """Whether the values of two expressions, or math-verify, say that they are equal. What cannot be parsed or compared is not."""
+    from math_verify import verify
 
     for name in ("math_verify", "latex2sympy2_extended"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        parsed = [_parsed(text) for text in _distinct_cases(to_latex(label), to_latex(answer))]
+        if any(one is None for one in parsed):
+            return False
+        verdict = same_value(*parsed)
+        if verdict is not None:
+            return verdict
+        return verify(parsed[0], parsed[1], *_DIGITS, allow_set_relation_comp=True, timeout_seconds=None)
+    except _NO_MATHEMATICS:
+        return False
+
+
+def _parsed(text: str) -> Any:
+    from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse
+    from sympy import Basic, MatrixBase
+
     normalization = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False)
     config = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=normalization)]
-    parsed = []
-    for text in _distinct_cases(to_latex(label), to_latex(answer)):
-        found = parse(f"${text}$", config, fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-        if not found or not isinstance(found[0], Basic | MatrixBase):
-            return False
-        parsed.append(_same_symbols(found[0]))
-    return not _differ(*parsed) and verify(parsed[0], parsed[1], allow_set_relation_comp=True, timeout_seconds=None)
+    found = parse(f"${text}$", config, fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    return _same_symbols(found[0]) if found and isinstance(found[0], Basic | MatrixBase) else None
 
 
 def to_latex(text: str) -> str:
@@ -71,25 +86,6 @@ def _distinct_cases(label: str, answer: str) -> tuple[str, str]:
         for text in (label, answer)
     )
     return label, answer
-
-
-def _differ(label: Any, answer: Any) -> bool:
-    """Whether two expressions have different values at one point, which spares most wrong answers the algebra."""
-    from sympy import Expr, Rational
-
-    if not isinstance(label, Expr) or not isinstance(answer, Expr):
-        return False
-    symbols = sorted(label.free_symbols | answer.free_symbols, key=str)
-    point = {one: Rational(2 * place + 3, 7) + Rational(place, 11) for place, one in enumerate(symbols)}
-    try:
-        values: list[Any] = [one.xreplace(point) for one in (label, answer)]
-        there, here = (value.evalf(30) for value in values)
-        if not (there.is_finite and here.is_finite):
-            return False
-        distance = abs(there - here).evalf()
-        return bool(distance > 1e-9 * max(1.0, abs(there).evalf(), abs(here).evalf()))
-    except (TypeError, ValueError, ArithmeticError, AttributeError):
-        return False  # no number: leave it to math-verify
 
 
 def _same_symbols(expression: Any) -> Any:

@@ -55,7 +55,7 @@ def _texts(label: Any, who: str, reward: str) -> list[str]:
     if isinstance(label, float):
         if not math.isfinite(label):
             raise ValueError(f"{who} has the label {label!r}, which is not a finite number")
-        return [f"{label:g}" if label.is_integer() else repr(label)]
+        return [str(int(label)), f"{label:f}".rstrip("0") + "0"] if label.is_integer() else [repr(label)]
     if hasattr(label, "tolist"):  # numpy's arrays and numbers, as tables hold them
         return _texts(label.tolist(), who, reward)
     if isinstance(label, list | tuple | set | frozenset):

@@ -3,6 +3,7 @@ r"""The entry point `choice`: 1.0 for the right letter of a multiple-choice ques
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,20 +14,37 @@ from vime.api import Settings as BaseSettings
 from vime_rm_qa.answers import after_thinking, final_answer
 from vime_rm_qa.exact import normal_text
 
-_WRAP = r"(?:[\s*_\"'`$“”‘’]|\\(?:text|textbf|mathrm|mathbf|boldsymbol)\s*\{|\{)*"
-"""What may stand around a letter: bold, quotes, math delimiters."""
+_WRAP = r"(?:[\s*_\"'`$“”‘’{]|\\(?:text|textbf|mathrm|mathbf|boldsymbol)\s*+\{)*+"
+"""What may stand around a letter: bold, quotes, math delimiters. Possessive, as every run here: a text may have a megabyte of it."""
+_FILLER = r"(?:indeed|therefore|thus|simply|clearly|definitely|probably|most\s+likely|for\s+sure|option|choice|answer|letter)"
+_LETTER = r"(?:[(\[]\s*+([A-Za-z])\s*+[)\]]|([A-Za-z])(?![A-Za-z0-9'’]))"
 _CONCLUSION = re.compile(
-    rf"(?i:\banswer|\bchoice|\boption)(?i:\s+(?:is|would\s+be|must\s+be)\b|\s*[:=]|[*_]+\s*:|\s*\*\*\s*:)[*_]*\s*:?"
-    rf"\s*(?i:(?:indeed|therefore|thus|simply|clearly|option|choice|answer)\s*:?\s*)*{_WRAP}(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Z])(?![A-Za-z0-9'’]))"
+    rf"(?i:\banswer|\bchoice|\boption)(?:\s++(?i:is|would\s+be|must\s+be)\b|[\s*_]*+[:=]|\s*+[-–—]\s)[*_]*+\s*+:?+"
+    rf"(?:[\s*_:]|(?i:{_FILLER})\b){{0,20}}+(?i:not\s+\S{{1,4}}?,?\s+but\s+)?{_WRAP}{_LETTER}?"
 )
-_AFTER_BARE = re.compile(r"\s*(?:$|[^\w\s]|\n)|\s+(?:because|since|as|due|for|which|with)\b")
+_AFTER_BARE = re.compile(r"[^\S\n]*+(?:\n|\Z|[^\w\s])|\s+(?:because|since|as|due|for|which|with)\b")
 """What may follow a letter without brackets, so that "the answer is A large city" is none."""
-_BRACKETS = re.compile(r"(?<!not )(?<!not option )\(\s*([A-Za-z])\s*\)")
-_ALONE = re.compile(
-    rf"{_WRAP}(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Za-z])[\s}}*_]*[.:)]|([A-Za-z])(?=[\s}}*_$\"'`]*\Z))(?P<rest>.*)", re.DOTALL
+_AFTER_SMALL = re.compile(r"[*_}$\"'`]*+[.;!)\]]?+\s*+(?:\n|\Z)")
+"""What may follow a small letter, which is a word otherwise."""
+_VERDICT = re.compile(
+    r"(?:(?<![A-Za-z0-9'’(\[])([A-Z])|[(\[]([A-Za-z])[)\]])[*_$\"'`}]{0,4}\s{1,3}is\s{1,3}(?:the\s{1,3})?(?:correct|right|best)\b"
 )
-_ANOTHER = re.compile(r"[\s}*_$]*(?:[,;/&]|\b(?:and|or)\b)")
+_CHOSEN = re.compile(
+    rf"\b(?i:choose|choosing|chose|pick|select|go\s{{1,3}}with|it'?s|it\s{{1,3}}is|therefore|thus|hence|so),?\s{{1,3}}(?:(?i:option|choice)\s{{1,3}})?+"
+    rf"{_WRAP}{_LETTER}(?!\s*+[):])"
+)
+_BRACKETS = re.compile(r"(?<!not )(?<!not option )\(\s*+([A-Za-z])\s*+\)")
+_ALONE = re.compile(
+    rf"{_WRAP}(?:[(\[]\s*+([A-Za-z])\s*+[)\]]|([A-Za-z])[\s}}*_]*[.:)]|([A-Za-z])(?=[\s}}*_$\"'`]*+\Z))(?P<rest>.*)", re.DOTALL
+)
+_ANOTHER = re.compile(r"[\s}*_$]*+(?:[,;/&]|\b(?:and|or)\b)")
 """What makes a letter one of several."""
+_ANOTHER_LETTER = re.compile(
+    r"[\s}*_$]*+(?:[,;/&]|\b(?:and|or)\b)\s*+(?:[(\[]\s*+[A-Za-z]\s*+[)\]]|[A-Z](?=\s*+(?:[).,;:/\]]|\Z|\n|and\b|or\b)))"
+)
+_LIST_BEFORE = re.compile(r"[)\]]\s*(?:,|/|&|\band|\bor)\s*$")
+_LONGEST_CHOICE = 300
+_MOST_CONCLUSIONS = 50
 _CHOICES = ("choices", "options")
 
 
@@ -117,18 +135,50 @@ def chosen_letter(response: str, options: Mapping[str, str]) -> str | None:
     """
     answer, marked = final_answer(response)
     if marked:
-        return _by_itself(answer.strip(), options)
+        answer = answer.strip()
+        return _by_itself(answer, options) or (_last_concluded(answer, options) if len(answer) < 1000 else None)
     text = after_thinking(response)
-    concluded = [
-        found.upper()
-        for match in _CONCLUSION.finditer(text)
-        if (found := match[1] or (match[2] if _AFTER_BARE.match(text, match.end()) else None)) and found.upper() in options
-    ]
-    bracketed = concluded or [match[1].upper() for match in _BRACKETS.finditer(text) if match[1].upper() in options]
-    if bracketed:
-        return bracketed[-1]
+    found = _last_concluded(text, options) or _last_verdict(text, options)
+    bracketed = [] if found else [match for match in _BRACKETS.finditer(text) if match[1].upper() in options]
+    if found or bracketed:
+        return found or (
+            None if _LIST_BEFORE.search(text[max(0, bracketed[-1].start() - 20) : bracketed[-1].start()]) else bracketed[-1][1].upper()
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return _by_itself(lines[-1], options) if lines and len(lines[-1]) < 1000 else None
+
+
+def _last_concluded(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter of the last "answer is X" that names one, by itself or by the text of a choice."""
+    texts = {normal_text(option): letter for letter, option in options.items() if option}
+    found = None
+    for match in deque(_CONCLUSION.finditer(text), maxlen=_MOST_CONCLUSIONS):
+        letter = _settled(match, text, options)
+        if letter is None and texts:
+            start = match.start(1) - 1 if match[1] else match.start(2) if match[2] else match.end()
+            rest = text[start : start + _LONGEST_CHOICE].partition("\n")[0]
+            letter = texts.get(normal_text(rest)) or texts.get(normal_text(rest.partition(". ")[0]))
+        found = letter or found
+    return found
+
+
+def _last_verdict(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter of the last "X is correct" or "I choose X"."""
+    found = [(match.start(), letter) for match in _VERDICT.finditer(text) if (letter := match[1] or match[2].upper()) in options]
+    found += [(match.start(), letter) for match in _CHOSEN.finditer(text) if (letter := _settled(match, text, options))]
+    return max(found)[1] if found else None
+
+
+def _settled(match: re.Match[str], text: str, options: Mapping[str, str]) -> str | None:
+    """The letter that a match names, unless it is a word, no option, or one of several."""
+    if match[1]:
+        letter, end = match[1].upper(), match.end(1) + 1
+    elif match[2]:
+        after = _AFTER_BARE if match[2].isupper() else _AFTER_SMALL
+        letter, end = match[2].upper() if after.match(text, match.end(2)) else "", match.end(2)
+    else:
+        return None
+    return None if letter not in options or _ANOTHER_LETTER.match(text, end) else letter
 
 
 def _by_itself(text: str, options: Mapping[str, str]) -> str | None:

@@ -11,6 +11,8 @@ from vime_rm_qa.answers import accepted, final_answer
 _MARKS = ".,;:!?*_`\"'()[]{}<>…«»“”„‘’。，、！？；：（）「」『』【】"
 _DASHES = "-–—−"
 _GROUPED = re.compile(r"[-+]?[$€£¥]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?%?")
+_GRADE = re.compile(r"[a-z]{1,2}[-−]")
+"""A grade or a blood group, where the sign says something."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -39,6 +41,7 @@ def normal_text(text: str) -> str:
 
 def _normal_word(word: str) -> str:
     if not any(character.isdigit() for character in word):
-        return word.strip(_MARKS + _DASHES)
+        word = word.strip(_MARKS)
+        return f"{word[:-1]}-" if _GRADE.fullmatch(word) else word.strip(_MARKS + _DASHES)
     word = word.translate(str.maketrans(_DASHES, "-" * len(_DASHES))).rstrip(_MARKS + "-").lstrip(_MARKS.replace(".", ""))
     return word.replace(",", "") if _GROUPED.fullmatch(word) else word

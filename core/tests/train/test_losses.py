@@ -118,16 +118,6 @@ def test_gspo_has_the_ratio_and_the_gradient_of_the_sequence():
     assert new.grad.tolist() == pytest.approx(naive.grad.tolist())
 
 
-def test_tis_truncates_tokens_or_sequences():
-    new, rollout = tensor(-1.0, -1.0, -1.0), tensor(-2.0, -1.5, -0.5)
-    row, mask = torch.tensor([0, 0, 1]), torch.ones(3)
-    weights, clipped = losses.truncated_importance_weights(new, rollout, mask, row, 2, low=0.7, high=2.0)
-    assert weights.tolist() == pytest.approx([2.0, math.exp(0.5), 0.7])
-    assert clipped.tolist() == [1.0, 0.0, 1.0]
-    weights, _ = losses.truncated_importance_weights(new, rollout, mask, row, 2, low=0.0, high=5.0, level="sequence")
-    assert weights.tolist() == pytest.approx([math.exp(1.5), math.exp(1.5), math.exp(-0.5)])
-
-
 def test_an_outlier_does_not_overflow():
     loss, _ = losses.ppo_clip_loss(torch.tensor([500.0]), torch.tensor([-1.0]), 0.2, 0.2)
     assert math.isfinite(loss.item())

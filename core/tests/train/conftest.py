@@ -24,29 +24,30 @@ VOCAB = 32
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory):
-    """Write a tiny random Qwen3 and return its folder."""
+    """Write a tiny random Qwen3 and return its folder. `changes` are to its config."""
 
-    def make(*, tied: bool = True, seed: int = 0) -> str:
+    def make(*, tied: bool = True, seed: int = 0, **changes: int) -> str:
         import torch
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
         from vime.train.quiet import quiet_transformers
 
         torch.manual_seed(seed)
-        config = Qwen3Config(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=128,
-            tie_word_embeddings=tied,
-            initializer_range=0.2,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
+        values = {
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "max_position_embeddings": 128,
+            "tie_word_embeddings": tied,
+            "initializer_range": 0.2,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }
+        config = Qwen3Config(**(values | changes))
         folder = tmp_path_factory.mktemp("model")
         with quiet_transformers():
             Qwen3ForCausalLM(config).save_pretrained(folder)

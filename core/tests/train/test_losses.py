@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vime.train import losses
-from vime.train.advantages import discounted_returns, token_advantages, whiten
+from vime.train.advantages import discounted_returns, fill_advantages, token_advantages, whiten
 
 NUM_GPUS = 0
 
@@ -138,6 +138,39 @@ def test_whitening_spans_the_batch():
     first, second = whiten([torch.tensor([1.0]), torch.tensor([2.0, 3.0])])
     assert [*first.tolist(), *second.tolist()] == pytest.approx([-1.0, 0.0, 1.0])
     assert whiten([torch.tensor([4.0])])[0].tolist() == [0.0]
+
+
+def naive_advantages(config, case):
+    """The advantages of each row, token by token."""
+    rows = []
+    for row in case.rows:
+        old, ref = row.old_log_probs_M.tolist(), row.ref_log_probs_M.tolist()
+        differences = [r - p for p, r in zip(old, ref, strict=True)]
+        penalties = [{"k1": -d, "k2": d * d / 2, "k3": math.exp(d) - d - 1}[config.kl_loss_type] * config.kl_coef for d in differences]
+        reward, last = case.batch.rewards[row.index], len(penalties) - 1
+        if config.advantage_estimator == "reinforce_plus_plus":
+            rewards = [-penalty + (reward if k == last else 0.0) for k, penalty in enumerate(penalties)]
+            rows.append([sum(config.gamma ** (j - k) * rewards[j] for j in range(k, last + 1)) for k in range(last + 1)])
+        else:
+            rows.append([reward - penalty for penalty in penalties])
+    if config.normalize_advantages:
+        flat = [value for row in rows for value in row]
+        mean = sum(flat) / len(flat)
+        std = math.sqrt(sum((value - mean) ** 2 for value in flat) / (len(flat) - 1) + 1e-8)
+        rows = [[(value - mean) / std for value in row] for row in rows]
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus_baseline", "reinforce_plus_plus"])
+def test_advantages_are_those_of_a_loop_over_trained_tokens(make_config, make_loss_case, estimator, normalize, kind):
+    config = make_config(advantage_estimator=estimator, normalize_advantages=normalize, kl_coef=0.1, kl_loss_type=kind, gamma=0.9)
+    case = make_loss_case(1)
+    expected = naive_advantages(config, case)
+    fill_advantages(config, case.rows)
+    for row, values in zip(case.rows, expected, strict=True):
+        assert row.advantages_M.tolist() == pytest.approx(values, abs=1e-5)
 
 
 if __name__ == "__main__":

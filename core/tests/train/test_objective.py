@@ -52,7 +52,7 @@ def naive(config, case):
             continue
         old = [p.item() for p in log_probs] if row.old_log_probs_M is None else row.old_log_probs_M.tolist()
         differences = [o - mu for o, mu in zip(old, row.rollout_log_probs_M.tolist(), strict=True)]
-        sequence_ratio = (sum(p - o for p, o in zip(log_probs, old, strict=True)) / len(old)).exp()
+        sequence_ratio = torch.stack([p - o for p, o in zip(log_probs, old, strict=True)]).mean().exp()
         for k, log_prob in enumerate(log_probs):
             ratio, advantage = (log_prob - old[k]).exp(), row.advantages_M[k].item()
             loss = policy_loss(config, log_prob, sequence_ratio if config.advantage_estimator == "gspo" else ratio, advantage)

@@ -38,6 +38,12 @@ def test_weights_by_sample_token_and_constant():
     assert losses.token_weights(masks, rollouts, "constant", 10.0) == pytest.approx([1 / 30, 1 / 30, 0, 1 / 30])
 
 
+def test_the_share_of_a_rollout_or_token_in_a_step():
+    masks, rollouts = [[1, 1], [1, 0, 1, 1], [0, 0], [1]], [0, 1, 2, 0]
+    assert [losses.step_share(masks, rollouts, level) for level in ("sample", "constant", "token")] == [1 / 2, 1 / 2, 1 / 6]
+    assert losses.step_share([[0]], [0], "sample") == 0.0
+
+
 def test_siblings_count_as_one_rollout():
     # rollout 0 has two rows of 2 and 3 tokens, rollout 1 one row of 1: each rollout weighs a half
     weights = losses.token_weights([[1, 1], [1, 1, 1], [1]], [0, 0, 1], "sample")

@@ -204,8 +204,9 @@ class TrainSpec:
         Arguments: for each row, `total_lengths` (prompt and response), `response_lengths` (its trained tokens: masked ones
         are left out) and `loss_masks` (a tensor over these, 0 where --use-tis or importance_weights masked a token);
         `calculate_per_token_loss` is the flag of that name.
-        Returns: a function of the K per-token losses, which returns a scalar. The scalars of a step's micro-batches are
-        added up.
+        Returns: a function of the K per-token losses, which returns a scalar: a sum over the rows of what each contributes.
+        The scalars of a step's micro-batches are added up and divided by the number of its rollouts, or by that of its
+        trained tokens under --loss-aggregation token.
         Several plugins: one claims it; two are a conflict. Without any, --loss-aggregation decides.
 
         Example:

@@ -53,6 +53,13 @@ def token_weights(loss_masks: Sequence[Sequence[int]], rollout_ids: Sequence[int
     return [1.0 / (rollout_tokens[r] * rollouts) if tokens else 0.0 for tokens, r in zip(row_tokens, rollout_ids, strict=True)]
 
 
+def step_share(loss_masks: Sequence[Sequence[int]], rollout_ids: Sequence[int], level: str) -> float:
+    """1 / rollouts of an optimizer step that have a trained token, or 1 / trained tokens where `level` is token; 0 without any."""
+    trained = [sum(mask) for mask in loss_masks]
+    count = sum(trained) if level == "token" else len({rollout for rollout, tokens in zip(rollout_ids, trained, strict=True) if tokens})
+    return 1.0 / count if count else 0.0
+
+
 def kl_divergence(log_probs_K: Tensor, ref_log_probs_K: Tensor, kind: str, log_ratio_K: Tensor | None = None) -> Tensor:
     """Per-token estimates of KL(policy || reference) from samples of the policy (J. Schulman, "Approximating KL
     Divergence", 2020): with d = log p_ref - log p, k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1. `low_var_kl` is k3

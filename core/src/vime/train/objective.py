@@ -154,7 +154,7 @@ class Objective:
         return torch.where(mask_K != 0, corrected_K, torch.zeros_like(corrected_K)), mask_K, dict(metrics)
 
     def _reduce(self, micro: MicroBatch, pg_loss_K: Tensor, mask_K: Tensor) -> Tensor:
-        """The policy loss as one number: by a plugin's reducer, or by the weights of the aggregation."""
+        """The policy loss as one number: by a plugin's reducer, a sum over rows, or by the weights of the aggregation."""
         hook = self.reducer
         if hook is None:
             return weighted_sum(pg_loss_K, micro.weights_K)
@@ -177,7 +177,7 @@ class Objective:
             raise
         _check_tensor(hook, "the reduced loss", loss, ())
         _check_gradient(hook, "the reduced loss", loss, pg_loss_K)
-        return loss
+        return loss * micro.share
 
 
 def old_log_probs(micro: MicroBatch, log_probs_K: Tensor) -> Tensor:

@@ -70,6 +70,12 @@ def test_kl_estimators_are_unbiased_or_non_negative():
     assert bool((losses.kl_divergence(p.log(), q.log(), "k3") >= 0).all())
 
 
+def test_k3_keeps_its_digits_where_policies_are_close():
+    d = 1e-3
+    found = losses.kl_divergence(torch.tensor([0.0]), torch.tensor([d]), "k3").item()
+    assert found == pytest.approx(d * d / 2 + d**3 / 6, rel=2e-3)
+
+
 def test_low_var_kl_is_clamped_and_unknown_kinds_are_refused():
     assert losses.kl_divergence(tensor(-30.0), tensor(0.0), "low_var_kl").item() == 10.0
     with pytest.raises(ValueError, match="k1, k2, k3"):

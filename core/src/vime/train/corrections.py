@@ -58,7 +58,7 @@ def masked(ratio_K: Tensor, low: float, high: float) -> Tensor:
 def mismatch_metrics(log_probs_K: Tensor, rollout_log_probs_K: Tensor) -> dict[str, Tensor]:
     """Per-token estimates of KL(mu || p_old) from samples of mu: k1 and k3 (J. Schulman, "Approximating KL Divergence", 2020)."""
     log_ratio_K = (log_probs_K - rollout_log_probs_K).detach()
-    k3_K = log_ratio_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() - log_ratio_K - 1
+    k3_K = log_ratio_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - log_ratio_K
     return {"mismatch_kl": -log_ratio_K, "mismatch_k3_kl": k3_K}
 
 

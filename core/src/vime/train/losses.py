@@ -81,7 +81,7 @@ def kl_divergence(log_probs_K: Tensor, ref_log_probs_K: Tensor, kind: str, log_r
     elif kind == "k2":
         kl_K = d.square() / 2
     elif kind in ("k3", "low_var_kl"):
-        kl_K = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() - d - 1
+        kl_K = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - d  # exp(d) - 1 would lose all digits of a small d
     else:
         raise ValueError(f"unknown KL type {kind!r}; known: {', '.join(KL_TYPES)}")
     if log_ratio_K is not None:

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -255,6 +255,30 @@ def test_the_reference_of_sample_has_every_field_with_its_type_and_default() -> 
         assert eval(codes(default)[0], {"Status": Status}) == getattr(fresh, field.name), field.name
         assert meaning, field.name
     assert [codes(row[0]) for row in table(page, "status")] == [[status.name] for status in Status]
+
+
+# Algorithms
+
+
+def test_the_page_of_algorithms_has_every_estimator_kl_type_level_and_mode() -> None:
+    page = ROOT / "docs" / "algorithms.md"
+    fields = RunConfig.model_fields
+    for header, field in {"estimator": "advantage_estimator", "type": "kl_loss_type", "value": "loss_aggregation"}.items():
+        assert {codes(row[0])[0] for row in table(page, header)} == set(get_args(fields[field].annotation)), field
+    shown = {codes(row[1])[0] for row in table(page, "flag")}
+    assert shown == {*get_args(fields["tis_level"].annotation), *get_args(fields["tis_mode"].annotation)}
+
+
+def test_the_page_of_algorithms_has_every_metric_of_the_correction() -> None:
+    pytest.importorskip("torch")
+    import torch
+
+    from vime.train.corrections import MODES, correction
+
+    shown = {name.removeprefix("train/") for row in table(ROOT / "docs" / "algorithms.md", "metric") for name in codes(row[0])}
+    one, row = torch.zeros(1), torch.zeros(1, dtype=torch.long)
+    for mode in MODES:
+        assert set(correction(one, one, row, 1, low=0.5, high=2.0, level="token", mode=mode)[1]) <= shown
 
 
 # Evaluation

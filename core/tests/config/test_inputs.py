@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,19 @@ def test_models_that_are_not_there(model_folder: Path, prompt_file: Path, tmp_pa
     error = refusal({"hf_checkpoint": "org/name", "prompt_data": prompt_file})
     assert "neither a folder nor a model in the local" in error.message and error.hint and "hf download org/name" in error.hint
     assert "--ref-load" in refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file, "ref_load": tmp_path / "none"}).message
+
+
+def test_a_reference_model_has_the_vocabulary_and_shape_of_the_policy(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    given = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "ref_load": tmp_path / "reference", "kl_coef": 0.1}
+    shutil.copytree(model_folder, tmp_path / "reference")
+    load(given)
+    policy = {"model_type": "llama", "vocab_size": 100, "hidden_size": 8}
+    (model_folder / "config.json").write_text(json.dumps(policy))
+    for key, value in {"vocab_size": 101, "hidden_size": 4, "model_type": "qwen3"}.items():
+        (tmp_path / "reference" / "config.json").write_text(json.dumps(policy | {key: value}))
+        error = refusal(given)
+        assert error.message.endswith(f"its {key} is {value}, the policy's is {policy[key]}") and "--ref-load" in error.message
+        assert error.hint and "--hf-checkpoint" in error.hint
 
 
 def test_a_model_of_the_local_cache(model_folder: Path, tmp_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

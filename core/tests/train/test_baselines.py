@@ -63,9 +63,10 @@ def test_siblings_count_once_in_the_baseline():
     assert shaped == [-1.0, -1.0, 2.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize("baseline", [standardise, subtract_mean, leave_one_out])
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1])
-def test_equal_rewards_are_exactly_zero_whatever_the_rounding(value):
-    assert standardise([value] * 7) == [0.0] * 7
+def test_equal_rewards_are_exactly_zero_whatever_the_rounding(value, baseline):
+    assert baseline([value] * 7) == [0.0] * 7
 
 
 def test_an_unknown_estimator_is_a_key_error():

@@ -202,7 +202,7 @@ CASES: dict[str, Case] = {
         Reduces,
         MICRO_BATCHES,
         lambda out, args: (
-            out.metrics["pg_loss"] == pytest.approx(10.0)
+            out.metrics["pg_loss"] == pytest.approx(MICRO_BATCHES * 5.0 / ROWS)
             and args["total_lengths"] == [7, 7]
             and args["response_lengths"] == [len(mask) for mask in args["loss_masks"]] == [3, 3]
         ),

@@ -207,12 +207,21 @@ def test_wrong_importance_weights_are_named(train, function):
 
 def test_a_reducer_replaces_the_aggregation(train):
     def by_constant(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
-        mask = torch.cat(loss_masks)
-        return lambda per_token: (per_token * mask).sum() / (12 * 1024)
+        def reduce(per_token):  # a sum over samples, as upstream's reducers are
+            parts = zip(per_token.split(response_lengths), loss_masks, strict=True)
+            return sum((values * mask).sum() / (1 if calculate_per_token_loss else 1024) for values, mask in parts)
 
-    _, expected = train(values={"loss_aggregation": "constant", "clip_grad": 0.0})
-    _, found = train(values={"clip_grad": 0.0}, pg_loss_reducer=by_constant)
-    assert equal(expected, found)
+        return reduce
+
+    for aggregation, same in {"constant": "sample", "token": "token"}.items():
+        expected, moved = train(values={"loss_aggregation": aggregation, "clip_grad": 0.0, "micro_batch_size": 5})
+        found, moved_by_hook = train(
+            values={"loss_aggregation": same, "clip_grad": 0.0, "micro_batch_size": 5}, pg_loss_reducer=by_constant
+        )
+        assert equal(moved, moved_by_hook)
+        assert [found[name] for name in ("pg_loss", "grad_norm")] == pytest.approx(
+            [expected[name] for name in ("pg_loss", "grad_norm")], rel=1e-4
+        )
     with pytest.raises(ContractError, match="pg_loss_reducer returned float"):
         train(pg_loss_reducer=lambda *arguments: 1.0)
     with pytest.raises(ContractError, match="the reduced loss has no gradient"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vime.train import losses
-from vime.train.advantages import discounted_returns, token_advantages, whiten
+from vime.train.advantages import discounted_returns, fill_advantages, token_advantages, whiten
 
 NUM_GPUS = 0
 
@@ -38,6 +38,12 @@ def test_weights_by_sample_token_and_constant():
     assert losses.token_weights(masks, rollouts, "constant", 10.0) == pytest.approx([1 / 30, 1 / 30, 0, 1 / 30])
 
 
+def test_the_share_of_a_rollout_or_token_in_a_step():
+    masks, rollouts = [[1, 1], [1, 0, 1, 1], [0, 0], [1]], [0, 1, 2, 0]
+    assert [losses.step_share(masks, rollouts, level) for level in ("sample", "constant", "token")] == [1 / 2, 1 / 2, 1 / 6]
+    assert losses.step_share([[0]], [0], "sample") == 0.0
+
+
 def test_siblings_count_as_one_rollout():
     # rollout 0 has two rows of 2 and 3 tokens, rollout 1 one row of 1: each rollout weighs a half
     weights = losses.token_weights([[1, 1], [1, 1, 1], [1]], [0, 0, 1], "sample")
@@ -62,6 +68,12 @@ def test_kl_estimators_are_unbiased_or_non_negative():
     for kind in ("k1", "k3"):
         assert (p * losses.kl_divergence(p.log(), q.log(), kind)).sum().item() == pytest.approx(exact.item())
     assert bool((losses.kl_divergence(p.log(), q.log(), "k3") >= 0).all())
+
+
+def test_k3_keeps_its_digits_where_policies_are_close():
+    d = 1e-3
+    found = losses.kl_divergence(torch.tensor([0.0]), torch.tensor([d]), "k3").item()
+    assert found == pytest.approx(d * d / 2 + d**3 / 6, rel=2e-3)
 
 
 def test_low_var_kl_is_clamped_and_unknown_kinds_are_refused():
@@ -118,16 +130,6 @@ def test_gspo_has_the_ratio_and_the_gradient_of_the_sequence():
     assert new.grad.tolist() == pytest.approx(naive.grad.tolist())
 
 
-def test_tis_truncates_tokens_or_sequences():
-    new, rollout = tensor(-1.0, -1.0, -1.0), tensor(-2.0, -1.5, -0.5)
-    row, mask = torch.tensor([0, 0, 1]), torch.ones(3)
-    weights, clipped = losses.truncated_importance_weights(new, rollout, mask, row, 2, low=0.7, high=2.0)
-    assert weights.tolist() == pytest.approx([2.0, math.exp(0.5), 0.7])
-    assert clipped.tolist() == [1.0, 0.0, 1.0]
-    weights, _ = losses.truncated_importance_weights(new, rollout, mask, row, 2, low=0.0, high=5.0, level="sequence")
-    assert weights.tolist() == pytest.approx([math.exp(1.5), math.exp(1.5), math.exp(-0.5)])
-
-
 def test_an_outlier_does_not_overflow():
     loss, _ = losses.ppo_clip_loss(torch.tensor([500.0]), torch.tensor([-1.0]), 0.2, 0.2)
     assert math.isfinite(loss.item())
@@ -148,6 +150,39 @@ def test_whitening_spans_the_batch():
     first, second = whiten([torch.tensor([1.0]), torch.tensor([2.0, 3.0])])
     assert [*first.tolist(), *second.tolist()] == pytest.approx([-1.0, 0.0, 1.0])
     assert whiten([torch.tensor([4.0])])[0].tolist() == [0.0]
+
+
+def naive_advantages(config, case):
+    """The advantages of each row, token by token."""
+    rows = []
+    for row in case.rows:
+        old, ref = row.old_log_probs_M.tolist(), row.ref_log_probs_M.tolist()
+        differences = [r - p for p, r in zip(old, ref, strict=True)]
+        penalties = [{"k1": -d, "k2": d * d / 2, "k3": math.exp(d) - d - 1}[config.kl_loss_type] * config.kl_coef for d in differences]
+        reward, last = case.batch.rewards[row.index], len(penalties) - 1
+        if config.advantage_estimator == "reinforce_plus_plus":
+            rewards = [-penalty + (reward if k == last else 0.0) for k, penalty in enumerate(penalties)]
+            rows.append([sum(config.gamma ** (j - k) * rewards[j] for j in range(k, last + 1)) for k in range(last + 1)])
+        else:
+            rows.append([reward - penalty for penalty in penalties])
+    if config.normalize_advantages:
+        flat = [value for row in rows for value in row]
+        mean = sum(flat) / len(flat)
+        std = math.sqrt(sum((value - mean) ** 2 for value in flat) / (len(flat) - 1) + 1e-8)
+        rows = [[(value - mean) / std for value in row] for row in rows]
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus_baseline", "reinforce_plus_plus"])
+def test_advantages_are_those_of_a_loop_over_trained_tokens(make_config, make_loss_case, estimator, normalize, kind):
+    config = make_config(advantage_estimator=estimator, normalize_advantages=normalize, kl_coef=0.1, kl_loss_type=kind, gamma=0.9)
+    case = make_loss_case(1)
+    expected = naive_advantages(config, case)
+    fill_advantages(config, case.rows)
+    for row, values in zip(case.rows, expected, strict=True):
+        assert row.advantages_M.tolist() == pytest.approx(values, abs=1e-5)
 
 
 if __name__ == "__main__":

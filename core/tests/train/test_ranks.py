@@ -77,6 +77,14 @@ def test_case_a11_two_ranks_train_five_samples_as_one_does(model_path, make_grou
         "entropy_coef": 0.01,
         "zero_stage": stage,
         "advantage_estimator": estimator,
+        "use_tis": True,
+        "tis_mode": "mask",
+        "tis_level": "geometric",
+        "use_kl_loss": True,
+        "kl_loss_coef": 0.1,
+        "kl_loss_type": "k3",
+        "use_unbiased_kl": True,
+        "ref_update_interval": 1,
     }
     job = {"config": config, "groups": [[sample.to_dict() for sample in group] for group in groups], "model": model_path}
     (alone,) = run_ranks(1, job, tmp_path / "one")

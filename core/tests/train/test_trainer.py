@@ -262,6 +262,13 @@ def test_rollout_log_probs_can_be_the_old_ones(make_trainer, make_config, make_g
         make_trainer(config).train(batch)
 
 
+def test_a_correction_without_the_log_probs_of_the_engine_is_refused(make_trainer, make_config, make_groups):
+    batch = build_train_batch(make_config(), None, make_groups())
+    batch.rollout_log_probs = None
+    with pytest.raises(TrainerError, match="--use-tis is set, but the rollout carries no log-probs"):
+        make_trainer(make_config(use_tis=True)).train(batch)
+
+
 def test_tis_weighs_the_loss(make_trainer, make_config, make_groups):
     config = make_config(use_tis=True)
     metrics = make_trainer(config).train(build_train_batch(config, None, make_groups()))

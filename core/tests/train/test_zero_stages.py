@@ -1,5 +1,6 @@
 """What holds without ZeRO holds in every stage and number format."""
 
+import dataclasses
 import math
 
 import pytest
@@ -18,21 +19,68 @@ def weights_of(trainer) -> dict[str, torch.Tensor]:
     return {name: tensor.float().clone() for name, tensor in trainer.named_weights()}
 
 
+def moments_of(trainer) -> list[torch.Tensor]:
+    """The optimizer's state, step counts too, wherever DeepSpeed keeps it."""
+    optimizer = getattr(trainer.engine.optimizer, "optimizer", trainer.engine.optimizer)
+    found = [value.clone() for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    assert len(found) >= 2
+    return found
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+class NoNumber(torch.autograd.Function):
+    """A finite value whose gradient is not a number."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.nan
+
+
 @pytest.mark.parametrize(("stage", "dtype"), STAGES)
 def test_steps_skips_and_resumes(make_trainer, make_config, make_groups, tmp_path, stage, dtype):
-    config = make_config(zero_stage=stage, train_dtype=dtype, num_steps_per_rollout=2, max_tokens_per_gpu=60, lr=1e-2)
+    config = make_config(
+        zero_stage=stage,
+        train_dtype=dtype,
+        num_steps_per_rollout=2,
+        max_tokens_per_gpu=60,
+        lr=1e-2,
+        lr_warmup_iters=9,
+        max_bad_steps=9,
+        use_kl_loss=True,
+        kl_loss_coef=0.1,
+        kl_loss_type="k3",
+        ref_update_interval=1,
+    )
     good = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(3)]
     bad = build_train_batch(config, None, make_groups())
     bad.rewards = [math.nan] * len(bad)
     trainer = make_trainer(config)
     start = weights_of(trainer)
     trainer.train(good[0], verify=lambda: trainer.score([[1, 2, 3]]))
-    moved = weights_of(trainer)
+    moved, moments = weights_of(trainer), moments_of(trainer)
     assert any(not torch.equal(moved[name], start[name]) for name in start)
-    metrics = trainer.train(bad)
-    assert metrics["skipped_steps"] == 2.0
-    assert all(torch.equal(value, moved[name]) for name, value in weights_of(trainer).items())
+    objective = trainer.objective
+    for batch in (bad, good[1]):
+        assert trainer.train(batch)["skipped_steps"] == 2.0
+        assert all(torch.equal(value, moved[name]) for name, value in weights_of(trainer).items())
+        assert same(moments, moments_of(trainer))
+        assert trainer.weight_version == 1 and trainer.applied_steps == 2
+
+        def without_gradient(*inputs):
+            result = objective(*inputs)
+            return dataclasses.replace(result, loss=NoNumber.apply(result.loss))
+
+        trainer.objective = without_gradient  # finite loss, no finite gradient
+    trainer.objective = objective
     trainer.train(good[1])
+    assert same(list(weights_of(trainer).values()), [tensor.float() for tensor in trainer.reference.model.model.parameters()])
     trainer.save(tmp_path / "checkpoint")
     expected = trainer.train(good[2])
     clean = make_trainer(config)  # the same without the skipped steps
@@ -41,6 +89,7 @@ def test_steps_skips_and_resumes(make_trainer, make_config, make_groups, tmp_pat
     assert clean.train(good[2]) == expected
     resumed = make_trainer(config)
     resumed.load(tmp_path / "checkpoint")
+    assert expected["kl_loss"] > 0
     assert resumed.train(good[2]) == expected
     assert all(torch.equal(value, weights_of(trainer)[name]) for name, value in weights_of(resumed).items())
 

@@ -102,6 +102,10 @@ def reduced_already(total_lengths, response_lengths, loss_masks, calculate_per_t
     return sum(response_lengths)
 
 
+def mean_of_micro_batch(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
+    return lambda per_token: per_token.mean()
+
+
 def mean_of_masked(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
     count = sum((mask == 0).sum() for mask in loss_masks)
     return lambda per_token: per_token.sum() / count
@@ -193,6 +197,13 @@ WRONG = (
         mean_of_masked,
         "reducer-finite",
         "the loss is inf where log-probs differ by 0 from the old ones",
+        hook="pg_loss_reducer",
+    ),
+    quiet(
+        "a mean over the micro-batch",
+        mean_of_micro_batch,
+        "reducer-adds-up",
+        "the losses of two micro-batches do not add up to that of both: 0.6381 and -0.174, together 0.1914",
         hook="pg_loss_reducer",
     ),
 )

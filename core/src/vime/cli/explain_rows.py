@@ -46,7 +46,7 @@ MOMENTS: dict[str, Moment] = {
     "compute_advantages": Moment("training", "once a rollout", "--advantage-estimator"),
     "rollout_data_postprocess": Moment("training", "once a rollout"),
     "policy_loss": Moment("training", "once a micro-batch", "--loss-type"),
-    "importance_weights": Moment("training", "once a micro-batch", "truncated at --tis-clip"),
+    "importance_weights": Moment("training", "once a micro-batch", "--tis-mode and --tis-level"),
     "pg_loss_reducer": Moment("training", "once a micro-batch", "--loss-aggregation"),
 }
 """For each hook, in the order of a step."""

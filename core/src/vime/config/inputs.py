@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vime.config.model_files import check_model_files
+from vime.config.model_files import check_model_files, check_reference
 from vime.config.names import flag_of
 from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, ConfigError
@@ -89,10 +89,11 @@ def check_inputs(config: RunConfig) -> None:
 
     Data is looked at by vime.data.dataset.check_prompt_data, which reads its rows too.
     """
-    if config.hf_checkpoint is not None:
-        find_model(config.hf_checkpoint)
+    policy = find_model(config.hf_checkpoint) if config.hf_checkpoint is not None else None
     if config.ref_load is not None:
-        find_model(config.ref_load, "--ref-load")
+        reference = find_model(config.ref_load, "--ref-load")
+        if policy is not None:
+            check_reference(policy, reference, f"--ref-load {config.ref_load}")
     if config.critic_load is not None and config.advantage_estimator == "ppo":
         find_model(_critic_in(config.critic_load), "--critic-load", needs_tokenizer=False)
     if config.load is not None and config.load != "auto" and not Path(config.load).is_dir():

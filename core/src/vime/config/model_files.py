@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,30 @@ def check_model_files(folder: Path, where: str) -> None:
         problem = _problem_of_weights(file)
         if problem is not None:
             raise ConfigError(f"{where}: {file.name} {problem}", hint=f"fetch or write {file} again")
+
+
+_ARCHITECTURE = (
+    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    "tie_word_embeddings",
+)
+
+
+def architecture_difference(policy: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:
+    """The first key of two config.json whose values differ where a reference model has to be like its policy, in words; or None."""
+    for key in _ARCHITECTURE:
+        if key in policy and key in reference and policy[key] != reference[key]:
+            return f"its {key} is {reference[key]}, the policy's is {policy[key]}"
+    return None
+
+
+def check_reference(policy: Path, reference: Path, where: str) -> None:
+    """Raise ConfigError for a reference model with another vocabulary or architecture than the policy's. Both folders are models."""
+    difference = architecture_difference(_json_object(policy / "config.json", where), _json_object(reference / "config.json", where))
+    if difference is not None:
+        raise ConfigError(
+            f"{where}: the reference model is not of the policy's kind: {difference}",
+            hint="give an earlier state of the model, or leave it out: then it is --hf-checkpoint",
+        )
 
 
 def _json_object(file: Path, where: str) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def derive(config: RunConfig) -> dict[str, Any]:
         derived["debug_train_only"] = True
     if config.calculate_per_token_loss and config.loss_aggregation == "sample":
         derived["loss_aggregation"] = "token"
+    elif config.advantage_estimator == "dr_grpo" and "loss_aggregation" not in config.model_fields_set:
+        derived["loss_aggregation"] = "constant"
     if config.loss_aggregation == "token":
         derived["calculate_per_token_loss"] = True
     if config.use_dynamic_batch_size is None:
@@ -101,8 +103,7 @@ def _refuse_algorithm(config: RunConfig) -> None:
             f"--kl-coef {config.kl_coef:g} puts the KL term into the reward and --kl-loss-coef {config.kl_loss_coef:g} into the loss",
             hint="keep one of them",
         )
-    if config.tis_clip_low > config.tis_clip:
-        raise ConfigError(f"--tis-clip-low is {config.tis_clip_low:g}, above --tis-clip {config.tis_clip:g}", hint="it is the lower bound")
+    _refuse_corrections(config)
     if config.min_lr > config.lr:
         raise ConfigError(f"--min-lr is {config.min_lr:g}, above --lr {config.lr:g}", hint="it is where the decay of the rate ends")
     if config.custom_loss_function_path is not None and config.loss_type != "custom_loss":
@@ -134,6 +135,31 @@ def _refuse_without_critic(config: RunConfig) -> None:
         raise ConfigError(
             f"--min-lr is {config.min_lr:g}, above --critic-lr {config.critic_lr:g}", hint="it is where the decay of both rates ends"
         )
+
+
+def _refuse_corrections(config: RunConfig) -> None:
+    low, high = config.tis_clip_low, config.tis_clip
+    if low > high:
+        raise ConfigError(f"--tis-clip-low is {low:g}, above --tis-clip {high:g}", hint="it is the lower bound")
+    if config.tis_mode == "mask" and not low <= 1 <= high:
+        raise ConfigError(
+            f"--tis-mode mask keeps weights from --tis-clip-low {low:g} to --tis-clip {high:g}, but 1 is where engine and trainer agree",
+            hint="choose bounds around 1, for instance 0.5 and 2",
+        )
+    if config.use_unbiased_kl and config.kl_loss_type == "k2":
+        raise ConfigError(
+            "--use-unbiased-kl with --kl-loss-type k2: the ratio times k2 estimates no divergence",
+            hint="leave out --use-unbiased-kl, since the gradient of k2 is right by itself, or use k1, k3 or low_var_kl",
+        )
+    if config.ref_update_interval is not None and not _has_reference(config):
+        raise ConfigError(
+            f"--ref-update-interval {config.ref_update_interval}, but this run has no reference model",
+            hint="add --use-kl-loss or --kl-coef; without a KL term nothing is compared with a reference",
+        )
+
+
+def _has_reference(config: RunConfig) -> bool:
+    return config.loss_type != "sft_loss" and bool(config.use_kl_loss or config.kl_coef)
 
 
 def _refuse_modes(config: RunConfig) -> None:
@@ -170,26 +196,17 @@ def _refuse_template(flag: str, template: str | None) -> None:
 
 def warnings_about(config: RunConfig) -> list[str]:
     """What works but is probably not meant, one line each."""
-    doubts: list[str] = []
-    if config.loss_type == "policy_loss" and config.advantage_estimator in GROUP_ESTIMATORS and config.n_samples_per_prompt == 1:
-        doubts.append(
-            f"n_samples_per_prompt is 1: {config.advantage_estimator} compares the samples of a prompt with each other, "
-            "so every advantage will be 0; set --n-samples-per-prompt to 2 or more"
-        )
+    doubts = [*_doubts_of_estimator(config), *_doubts_of_terms(config)]
     if config.rollout_top_p < 1 or config.rollout_top_k > 0:
         doubts.append(
             "rollout_top_p or rollout_top_k truncate the distribution that is sampled from, and the trainer's log-probs do not: "
             "the ratio is biased"
         )
-    if config.kl_loss_coef and not config.use_kl_loss:
-        doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
     doubts += _doubts_about_critic(config)
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
     if config.debug_train_only and config.eval_datasets:
         doubts.append("there is no evaluation with --debug-train-only: nothing generates")
-    if config.eps_clip_high is not None and config.eps_clip_high < config.eps_clip:
-        doubts.append(f"eps_clip_high {config.eps_clip_high:g} is below eps_clip {config.eps_clip:g}: the range is tighter upwards")
     if config.num_rollout is not None and config.num_epoch is not None:
         doubts.append("num_epoch has no effect beside num_rollout")
     return doubts
@@ -206,3 +223,39 @@ def _doubts_about_critic(config: RunConfig) -> list[str]:
     if config.num_rollout and config.num_critic_only_steps >= config.num_rollout:
         return [f"num_critic_only_steps is {config.num_critic_only_steps}: none of the {config.num_rollout} rollouts trains the policy"]
     return []
+
+
+def _doubts_of_estimator(config: RunConfig) -> list[str]:
+    if config.loss_type != "policy_loss":
+        return []
+    doubts: list[str] = []
+    if config.advantage_estimator in GROUP_ESTIMATORS and config.n_samples_per_prompt == 1:
+        doubts.append(
+            f"n_samples_per_prompt is 1: {config.advantage_estimator} compares the samples of a prompt with each other, "
+            "so every advantage will be 0; set --n-samples-per-prompt to 2 or more"
+        )
+    if config.advantage_estimator == "reinforce_plus_plus" and not config.normalize_advantages:
+        doubts.append("reinforce_plus_plus has no baseline without --normalize-advantages, which centres the advantages over the batch")
+    if config.eps_clip_high is not None and config.eps_clip_high < config.eps_clip:
+        doubts.append(f"eps_clip_high {config.eps_clip_high:g} is below eps_clip {config.eps_clip:g}: the range is tighter upwards")
+    return doubts
+
+
+def _doubts_of_terms(config: RunConfig) -> list[str]:
+    """Of the KL term, its reference model, and the off-policy correction."""
+    doubts: list[str] = []
+    if config.kl_loss_coef and not config.use_kl_loss:
+        doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
+    if config.use_unbiased_kl and not config.use_kl_loss:
+        doubts.append("use_unbiased_kl has no effect without --use-kl-loss")
+    if config.use_kl_loss and config.kl_loss_coef and config.kl_loss_type == "k1" and not config.use_unbiased_kl:
+        doubts.append("kl_loss_type is k1, whose gradient in the loss is 0 in the mean: use k2 or k3, or add --use-unbiased-kl")
+    if (config.ref_load is not None or config.ref_offload) and not _has_reference(config):
+        doubts.append("there is no reference model without --use-kl-loss or --kl-coef: ref_load and ref_offload have no effect")
+    fields = type(config).model_fields
+    unused = [name for name in fields if name.startswith("tis_") and getattr(config, name) != fields[name].default]
+    if unused and not config.use_tis:
+        doubts.append(f"{' and '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect without --use-tis")
+    if config.use_tis and config.loss_type == "sft_loss":
+        doubts.append("use_tis has no effect with --loss-type sft_loss")
+    return doubts

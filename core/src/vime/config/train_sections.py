@@ -35,7 +35,13 @@ class AlgorithmSection(Section):
     kl_loss_coef: NonNegative = 0.0
     """Weight of the KL term in the loss."""
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "k1"
-    """Estimator of the KL divergence; low_var_kl is k3, clamped."""
+    """Estimator of the KL divergence; low_var_kl is k3, clamped. In the loss k1 alone has no effect in the mean: use k2 or k3 there."""
+    use_unbiased_kl: bool = False
+    """Multiply the KL term of the loss by the ratio, so that its gradient is that of the divergence (k1, k3, low_var_kl)."""
+    ref_update_interval: Count | None = None
+    """Rollouts after which the reference model becomes the policy as it is then, again and again; without it it never changes."""
+    ref_offload: bool = False
+    """Keep the reference model in the memory of the host while it does not score; on the CPU it is there anyway."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     gamma: Fraction = 1.0
@@ -53,17 +59,19 @@ class AlgorithmSection(Section):
     calculate_per_token_loss: bool = False
     """Average over all tokens of the batch: the same as --loss-aggregation token."""
     loss_aggregation: Literal["sample", "token", "constant"] = "sample"
-    """How token losses are averaged: within a sample and then over samples, over all tokens, or by the longest allowed response."""
+    """Average token losses within samples and then over these, over all tokens, or by the longest allowed response (as dr_grpo does)."""
     use_rollout_logprobs: bool = False
     """Take the engine's log-probs as the old ones of the ratio."""
     use_tis: bool = False
-    """Correct for the difference between engine and trainer by truncated importance sampling."""
+    """Correct for the difference between engine and trainer by importance sampling, truncated or masked."""
+    tis_mode: Literal["truncate", "mask"] = "truncate"
+    """What happens to an importance weight out of bounds: it becomes the bound, or 0, which masks the loss there."""
     tis_clip: Positive = 2.0
     """Upper bound of the importance weight."""
     tis_clip_low: NonNegative = 0.0
     """Lower bound of the importance weight."""
-    tis_level: Literal["token", "sequence"] = "token"
-    """Whether weights are of tokens or of whole responses."""
+    tis_level: Literal["token", "sequence", "geometric"] = "token"
+    """Weights of tokens, of whole responses (the product of their tokens'), or the geometric mean of a response's tokens."""
 
 
 class CriticSection(Section):

@@ -171,14 +171,14 @@ class TrainSpec:
     ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
         """Corrects the policy loss for the difference between the engine's and the trainer's log-probs.
 
-        Called: once for each micro-batch, under --use-tis, where the rollout has the engine's log-probs.
+        Called: once for each micro-batch of a policy loss, under --use-tis.
         Arguments: `pg_loss` has a number for each of the K trained tokens; `train_log_probs`, `rollout_log_probs` and
         `loss_masks` (ones) are lists with a tensor for each row, over its trained tokens. A path function is called by
         keyword where its parameters have these names, and may also take `total_lengths` (of prompt and response) and
         `response_lengths` (of the trained tokens), a number for each row.
         Returns: (pg_loss, loss_masks, metrics): corrected loss, masks of the same shapes (0 takes a token's loss away), and
         K numbers by metric name, whose mean is logged as `train/<name>`.
-        Several plugins: one claims it; two are a conflict. Without any, the weights are truncated at --tis-clip.
+        Several plugins: one claims it; two are a conflict. Without any, --tis-mode and --tis-level decide.
 
         Example:
 
@@ -202,9 +202,11 @@ class TrainSpec:
 
         Called: once for each micro-batch of a policy loss; not under `--loss-type sft_loss` or custom_loss.
         Arguments: for each row, `total_lengths` (prompt and response), `response_lengths` (its trained tokens: masked ones
-        are left out) and `loss_masks` (a tensor over these); `calculate_per_token_loss` is the flag of that name.
-        Returns: a function of the K per-token losses, which returns a scalar. The scalars of a step's micro-batches are
-        added up.
+        are left out) and `loss_masks` (a tensor over these, 0 where --use-tis or importance_weights masked a token);
+        `calculate_per_token_loss` is the flag of that name.
+        Returns: a function of the K per-token losses, which returns a scalar: a sum over the rows of what each contributes.
+        The scalars of a step's micro-batches are added up and divided by the number of its rollouts, or by that of its
+        trained tokens under --loss-aggregation token.
         Several plugins: one claims it; two are a conflict. Without any, --loss-aggregation decides.
 
         Example:

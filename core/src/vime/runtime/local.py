@@ -152,7 +152,7 @@ class LocalRuntime:
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
         if train and not config.debug_rollout_only:
             with console.phase("starting the trainer"):
-                self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins)
+                self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
         if self._needs_engine:
             with console.phase("starting vLLM"):
                 from vime.engine.local import LocalEngine

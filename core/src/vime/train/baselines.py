@@ -17,7 +17,12 @@ GroupBaseline = Callable[[Sequence[float]], list[float]]
 
 
 def subtract_mean(rewards_R: Sequence[float]) -> list[float]:
-    """r_i - mean(r). Dr. GRPO (arXiv:2503.20783, eq. 3) and the REINFORCE++ baseline (arXiv:2501.03262, section 3)."""
+    """r_i - mean(r). Dr. GRPO (arXiv:2503.20783, section 3.2) and REINFORCE++ w/ Baseline (arXiv:2501.03262).
+
+    A group of equal rewards is 0 exactly, whatever rounding the mean would suffer.
+    """
+    if max(rewards_R) == min(rewards_R):
+        return [0.0] * len(rewards_R)
     mean = math.fsum(rewards_R) / len(rewards_R)
     return [reward - mean for reward in rewards_R]
 
@@ -25,7 +30,7 @@ def subtract_mean(rewards_R: Sequence[float]) -> list[float]:
 def standardise(rewards_R: Sequence[float]) -> list[float]:
     """(r_i - mean(r)) / (std(r) + 1e-6), std unbiased. GRPO (arXiv:2402.03300, section 4.1.2).
 
-    A group of one has no spread: 0. A group of equal rewards is 0 exactly, whatever rounding the mean suffered.
+    A group of one has no spread: 0. A group of equal rewards is 0 exactly.
     """
     if max(rewards_R) == min(rewards_R):
         return [0.0] * len(rewards_R)
@@ -35,10 +40,10 @@ def standardise(rewards_R: Sequence[float]) -> list[float]:
 
 
 def leave_one_out(rewards_R: Sequence[float]) -> list[float]:
-    """r_i - mean of the others. RLOO (arXiv:2402.14740, eq. 5). A group of one has no others: 0."""
+    """r_i - mean of the others. RLOO (arXiv:2402.14740, section 3.3). A group of one has no others: 0; one of equal rewards is 0."""
+    if max(rewards_R) == min(rewards_R):
+        return [0.0] * len(rewards_R)
     total, others = math.fsum(rewards_R), len(rewards_R) - 1
-    if others == 0:
-        return [0.0]
     return [reward - (total - reward) / others for reward in rewards_R]
 
 

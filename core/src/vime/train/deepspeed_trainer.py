@@ -7,6 +7,7 @@ so that no split of the batch changes the loss or its gradient.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,19 @@ from vime.train.objective import Objective
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
 from vime.train.quiet import quiet_deepspeed
+from vime.train.reference import load_reference
 from vime.train.rollout_data import apply_rollout_data, to_rollout_data
 from vime.train.schedule import policy_schedule
 from vime.train.stepper import Stepper
 from vime.train.tally import Tally
 
+logger = logging.getLogger(__name__)
+
 
 class DeepSpeedTrainer:
     """Owns the policy, its optimizer and the reference model. `plugins` gives the hooks that run inside training."""
 
-    def __init__(self, config: Any, model_path: str, *, plugins: Any = None) -> None:
+    def __init__(self, config: Any, model_path: str, *, plugins: Any = None, warn: Callable[[str], object] = logger.warning) -> None:
         check_model_folder(model_path)
         check_supported(config)
         self.config = config
@@ -54,7 +58,7 @@ class DeepSpeedTrainer:
         self.critic = start_critic(config, model_path, self.model, self.dtype, self.device, plugins)
         self.vocab_size: int = self.model.config.vocab_size
         self.max_positions: int = getattr(self.model.config, "max_position_embeddings", None) or 64
-        self.reference = self._load_reference(model_path)
+        self.reference = load_reference(config, model_path, self.model, self.dtype, self.device, warn)
 
     def _start_engine(self, model_path: str) -> Any:
         import deepspeed
@@ -71,12 +75,6 @@ class DeepSpeedTrainer:
             engine, *_ = deepspeed.initialize(model=policy, model_parameters=parameters, config=settings)
         engine.train()
         return engine
-
-    def _load_reference(self, model_path: str) -> PolicyModel | None:
-        if self.config.loss_type == "sft_loss" or not (self.config.use_kl_loss or self.config.kl_coef):
-            return None
-        model = load_model(self.config.ref_load or model_path, self.dtype, self.config.attn_implementation, self.device)
-        return PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size).eval().requires_grad_(False)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -108,6 +106,8 @@ class DeepSpeedTrainer:
             members = [by_index[index] for index in step if index in by_index]
             applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
         self.weight_version += applied > 0
+        if self.reference is not None:
+            self.reference.after_rollout(batch.rollout_id, self.named_weights)
         counts = {
             "skipped_steps": len(policy_steps) - applied,
             "optimizer_steps": applied,
@@ -131,8 +131,9 @@ class DeepSpeedTrainer:
         """All that needs the policy as it was before its first step on this rollout: log-probs, advantages, and the hooks on them."""
         self._fill_old_log_probs(rows, num_steps, tally)
         if self.reference is not None:
-            for row, log_probs in zip(rows, self._log_probs(self.reference, rows), strict=True):
-                row.ref_log_probs_M = log_probs
+            with self.reference.scoring() as reference:
+                for row, log_probs in zip(rows, self._log_probs(reference, rows), strict=True):
+                    row.ref_log_probs_M = log_probs
         if self.critic is not None:
             self.critic.fill_values(rows)
         hook = self._hook("compute_advantages")
@@ -150,10 +151,9 @@ class DeepSpeedTrainer:
         those; else the trainer's own, computed now when several steps follow, or in the one step's forward pass.
         """
         config = self.config
-        if config.use_rollout_logprobs and any(row.rollout_log_probs_M is None for row in rows):
-            raise TrainerError(
-                "--use-rollout-logprobs is set, but the rollout carries no log-probs", hint="leave it out, or return rollout_log_probs"
-            )
+        flag = "--use-rollout-logprobs" if config.use_rollout_logprobs else "--use-tis" if config.use_tis else None
+        if flag is not None and any(row.rollout_log_probs_M is None for row in rows):
+            raise TrainerError(f"{flag} is set, but the rollout carries no log-probs", hint="leave it out, or return rollout_log_probs")
         for row in rows:
             if config.use_rollout_logprobs or not (row.is_current or config.use_tis):
                 row.old_log_probs_M = row.rollout_log_probs_M

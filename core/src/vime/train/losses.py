@@ -53,22 +53,42 @@ def token_weights(loss_masks: Sequence[Sequence[int]], rollout_ids: Sequence[int
     return [1.0 / (rollout_tokens[r] * rollouts) if tokens else 0.0 for tokens, r in zip(row_tokens, rollout_ids, strict=True)]
 
 
-def kl_divergence(log_probs_K: Tensor, ref_log_probs_K: Tensor, kind: str) -> Tensor:
+def step_share(loss_masks: Sequence[Sequence[int]], rollout_ids: Sequence[int], level: str) -> float:
+    """1 / rollouts of an optimizer step that have a trained token, or 1 / trained tokens where `level` is token; 0 without any."""
+    trained = [sum(mask) for mask in loss_masks]
+    count = sum(trained) if level == "token" else len({rollout for rollout, tokens in zip(rollout_ids, trained, strict=True) if tokens})
+    return 1.0 / count if count else 0.0
+
+
+def kl_divergence(log_probs_K: Tensor, ref_log_probs_K: Tensor, kind: str, log_ratio_K: Tensor | None = None) -> Tensor:
     """Per-token estimates of KL(policy || reference) from samples of the policy (J. Schulman, "Approximating KL
     Divergence", 2020): with d = log p_ref - log p, k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1. `low_var_kl` is k3
     clamped to [-10, 10]. k3 in the loss is eq. 4 of arXiv:2402.03300.
+
+    k1 and k3 are unbiased as values, k2 is not. In the loss the gradient counts, and there it is the other way round.
+    Where tokens are fresh samples of the policy and g = grad log p, the gradient of the divergence is E[-d g]:
+
+    - k1: g, whose mean is 0: no penalty at all, only noise;
+    - k2: -d g: that of KL(policy || reference);
+    - k3: (1 - exp(d)) g: that of KL(reference || policy), the two being equal to first order in d;
+    - with `log_ratio_K` = log p - log p_old (with gradient) the estimate is multiplied by p / p_old, and k1 gives
+      (1 - d) g and k3 gives -d g, both times p / p_old: the gradient of KL(policy || reference), also for tokens of
+      p_old (DeepSeek-V3.2, arXiv:2512.02556, eq. 7). k2 is refused there: its product has the gradient of no divergence.
     """
     d = ref_log_probs_K - log_probs_K
     if kind == "k1":
-        return -d
-    if kind == "k2":
-        return d.square() / 2
-    k3 = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() - d - 1
-    if kind == "k3":
-        return k3
-    if kind == "low_var_kl":
-        return k3.clamp(-10.0, 10.0)
-    raise ValueError(f"unknown KL type {kind!r}; known: {', '.join(KL_TYPES)}")
+        kl_K = -d
+    elif kind == "k2":
+        kl_K = d.square() / 2
+    elif kind in ("k3", "low_var_kl"):
+        kl_K = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - d  # exp(d) - 1 would lose all digits of a small d
+    else:
+        raise ValueError(f"unknown KL type {kind!r}; known: {', '.join(KL_TYPES)}")
+    if log_ratio_K is not None:
+        if kind == "k2":
+            raise ValueError("k2 times the ratio estimates no divergence; use k1, k3 or low_var_kl")
+        kl_K = kl_K * log_ratio_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return kl_K.clamp(-10.0, 10.0) if kind == "low_var_kl" else kl_K
 
 
 def ppo_clip_loss(
@@ -119,38 +139,6 @@ def gspo_log_ratio(log_ratio_K: Tensor, log_probs_K: Tensor, mask_K: Tensor, row
     """
     sequence_K = sequence_mean(log_ratio_K.detach(), mask_K, row_K, rows)
     return sequence_K + log_probs_K - log_probs_K.detach()
-
-
-def truncated_importance_weights(
-    log_probs_K: Tensor,
-    rollout_log_probs_K: Tensor,
-    mask_K: Tensor,
-    row_K: Tensor,
-    rows: int,
-    *,
-    low: float,
-    high: float,
-    level: str = "token",
-) -> tuple[Tensor, Tensor]:
-    """clip(p_train / p_rollout, low, high), detached, and where the clip acted.
-
-    Truncated importance sampling corrects for the engine's log-probs not being the trainer's (F. Yao et al., "Your
-    efficient RL framework secretly brings you off-policy RL training", 2025). `level` sequence takes the product over
-    the tokens of a row instead of each token's own ratio.
-    """
-    log_weight_K = (log_probs_K - rollout_log_probs_K).detach()
-    if level == "sequence":
-        counts_K = sequence_count(mask_K, row_K, rows)
-        log_weight_K = sequence_mean(log_weight_K, mask_K, row_K, rows) * counts_K
-    weight_K = log_weight_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    clipped_K = weight_K.clamp(low, high)
-    return clipped_K, (clipped_K != weight_K).to(weight_K.dtype)
-
-
-def sequence_count(mask_K: Tensor, row_K: Tensor, rows: int) -> Tensor:
-    """The number of trained tokens of each token's row."""
-    mask_K = mask_K.float()
-    return torch.zeros(rows, dtype=mask_K.dtype, device=mask_K.device).index_add(0, row_K, mask_K)[row_K]
 
 
 def is_finite(value: Tensor | float) -> bool:

@@ -67,6 +67,8 @@ class MicroBatch:
     values_K: Tensor | None
     returns_K: Tensor | None
     rows: list[Row]
+    share: float = 1.0
+    """What one rollout is of the optimizer step (one trained token under `--loss-aggregation token`): see `losses.step_share`."""
 
     def split(self, values_K: Tensor) -> list[Tensor]:
         """Per-token values back to one tensor per row."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vime.errors import ConfigError, ContractError
 from vime.train import losses
+from vime.train.corrections import correction
 from vime.train.losses import weighted_sum
 from vime.train.microbatch import MicroBatch
 
@@ -78,15 +79,17 @@ class Objective:
         old_K = old_log_probs(micro, log_probs_K)
         pg_loss_K, clipped_K = policy_gradient(config, micro, log_probs_K, old_K)
         tokens: dict[str, Tensor] = {"pg_clipfrac": clipped_K, "ppo_kl": old_K - log_probs_K, "entropy_loss": entropy_K}
+        mask_K = torch.ones_like(old_K)
         if config.use_tis and micro.rollout_log_probs_K is not None:
-            pg_loss_K, metrics = self._correct(micro, pg_loss_K, old_K, micro.rollout_log_probs_K)
+            pg_loss_K, mask_K, metrics = self._correct(micro, pg_loss_K, old_K, micro.rollout_log_probs_K)
             tokens |= metrics
-        pg_loss = self._reduce(micro, pg_loss_K)
+        pg_loss = self._reduce(micro, pg_loss_K, mask_K)
         loss = pg_loss
         if config.entropy_coef:
             loss = loss - config.entropy_coef * weighted_sum(entropy_K, micro.weights_K)
         if micro.ref_log_probs_K is not None:
-            kl_K = losses.kl_divergence(log_probs_K, micro.ref_log_probs_K, config.kl_loss_type)
+            log_ratio_K = log_probs_K - old_K if config.use_unbiased_kl else None
+            kl_K = losses.kl_divergence(log_probs_K, micro.ref_log_probs_K, config.kl_loss_type, log_ratio_K)
             tokens["kl_loss"] = kl_K
             if config.use_kl_loss:
                 loss = loss + config.kl_loss_coef * weighted_sum(kl_K, micro.weights_K)
@@ -116,28 +119,19 @@ class Objective:
         means = {name: _scalar(hook, name, value, loss.device) * share for name, value in metrics.items()}
         return LossResult(loss, {"loss": loss.detach()}, means)
 
-    def _correct(self, micro: MicroBatch, pg_loss_K: Tensor, old_K: Tensor, rollout_K: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The importance weights for engine log-probs that are not the trainer's: those of a plugin, or TIS."""
+    def _correct(self, micro: MicroBatch, pg_loss_K: Tensor, old_K: Tensor, rollout_K: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The loss corrected for engine log-probs that are not the trainer's, by a plugin or by TIS; 1 for each token that keeps a loss."""
         config, hook = self.config, self.importance_weights
-        ones_K = torch.ones_like(old_K)
         if hook is None:
-            weight_K, clipped_K = losses.truncated_importance_weights(
-                old_K,
-                rollout_K,
-                ones_K,
-                micro.row_K,
-                len(micro.rows),
-                low=config.tis_clip_low,
-                high=config.tis_clip,
-                level=config.tis_level,
-            )
-            return pg_loss_K * weight_K, {"tis_weight": weight_K, "tis_clipfrac": clipped_K}
+            bounds = {"low": config.tis_clip_low, "high": config.tis_clip, "level": config.tis_level, "mode": config.tis_mode}
+            weight_K, metrics = correction(old_K, rollout_K, micro.row_K, len(micro.rows), **bounds)
+            return pg_loss_K * weight_K, (weight_K != 0).to(old_K.dtype), metrics
         result = hook.run(
             args=config,
             pg_loss=pg_loss_K,
             train_log_probs=micro.split(old_K),
             rollout_log_probs=micro.split(rollout_K),
-            loss_masks=micro.split(ones_K),
+            loss_masks=micro.split(torch.ones_like(old_K)),
             total_lengths=[len(row.tokens) for row in micro.rows],
             response_lengths=[len(row.positions) for row in micro.rows],
         )
@@ -157,10 +151,10 @@ class Objective:
         for name, values in (("pg_loss", corrected_K), ("loss_masks", mask_K), *metrics.items()):
             _check_tensor(hook, name, values, pg_loss_K.shape)
         _check_gradient(hook, "pg_loss", corrected_K, pg_loss_K)
-        return torch.where(mask_K != 0, corrected_K, torch.zeros_like(corrected_K)), dict(metrics)
+        return torch.where(mask_K != 0, corrected_K, torch.zeros_like(corrected_K)), mask_K, dict(metrics)
 
-    def _reduce(self, micro: MicroBatch, pg_loss_K: Tensor) -> Tensor:
-        """The policy loss as one number: by a plugin's reducer, or by the weights of the aggregation."""
+    def _reduce(self, micro: MicroBatch, pg_loss_K: Tensor, mask_K: Tensor) -> Tensor:
+        """The policy loss as one number: by a plugin's reducer, a sum over rows, or by the weights of the aggregation."""
         hook = self.reducer
         if hook is None:
             return weighted_sum(pg_loss_K, micro.weights_K)
@@ -168,7 +162,7 @@ class Objective:
         reduce = hook.run(
             total_lengths=[len(row.tokens) for row in micro.rows],
             response_lengths=counts,
-            loss_masks=micro.split((micro.weights_K != 0).to(pg_loss_K.dtype)),
+            loss_masks=micro.split(mask_K * (micro.weights_K != 0)),
             calculate_per_token_loss=self.config.calculate_per_token_loss,
         )
         if not callable(reduce):
@@ -183,7 +177,7 @@ class Objective:
             raise
         _check_tensor(hook, "the reduced loss", loss, ())
         _check_gradient(hook, "the reduced loss", loss, pg_loss_K)
-        return loss
+        return loss * micro.share
 
 
 def old_log_probs(micro: MicroBatch, log_probs_K: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vime.errors import TrainerError
 from vime.train.batch import TrainBatch
-from vime.train.losses import token_weights
+from vime.train.losses import step_share, token_weights
 from vime.train.microbatch import MicroBatch, Row, collate, packs_rows, plan_micro_batches
 from vime.train.schedule import LrSchedule
 from vime.train.tally import Tally
@@ -38,18 +38,16 @@ class Stepper:
 
         A loss that is not finite on any rank leaves gradients of NaN, so that `apply` skips the step.
         """
-        weights = token_weights(
-            [batch.loss_masks[row.index] for row in rows],
-            [batch.rollout_ids[row.index] for row in rows],
-            self.config.loss_aggregation,
-            float(self.config.rollout_max_response_len),
-        )
+        level = self.config.loss_aggregation
+        masks, rollouts = [batch.loss_masks[row.index] for row in rows], [batch.rollout_ids[row.index] for row in rows]
+        weights = token_weights(masks, rollouts, level, float(self.config.rollout_max_response_len))
         plan = self._plan(rows)
         for number, positions in enumerate(plan):
             is_last = number == len(plan) - 1
             picked = positions or [0]
             micro_weights = [weights[p] if positions else 0.0 for p in picked]
             micro = collate([rows[p] for p in picked], micro_weights, self.device, packed=self.packs_rows)
+            micro.share = step_share(masks, rollouts, level)
             self.engine.set_gradient_accumulation_boundary(is_last)
             loss = micro_loss(micro, tally)
             if is_last and not self._all_finite(tally.step_loss):

@@ -1,9 +1,10 @@
 """What a trainer writes into a checkpoint and reads back.
 
 A directory holds the Hugging Face model (config.json, safetensors), `trainer/state.json` (counters, Python's and
-NumPy's random states), `trainer/rng.safetensors` (torch's) and `deepspeed/` (weights, master weights, moments). The files
-under `deepspeed/` are torch pickles: whoever opens a checkpoint checks its manifest first. A run with a critic has
-the critic's model and DeepSpeed state in `critic/`.
+NumPy's random states), `trainer/rng.safetensors` (torch's), `trainer/reference.safetensors` (a reference model that has
+been updated) and `deepspeed/` (weights, master weights, moments). The files under `deepspeed/` are torch pickles:
+whoever opens a checkpoint checks its manifest first. A run with a critic has the critic's model and DeepSpeed state in
+`critic/`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def save(trainer: Any, directory: Path) -> None:
         with quiet_transformers():
             trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
         save_file(torch_rng_states(), directory / RNG_FILE)
+        if trainer.reference is not None:
+            trainer.reference.save(directory)
         (directory / STATE_FILE).write_text(json.dumps(_state(trainer)) + "\n", encoding="utf-8")
     if trainer.critic is not None:
         trainer.critic.save(directory / CRITIC)
@@ -65,6 +68,8 @@ def load(trainer: Any, directory: Path) -> None:
         path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
     if path is None:
         raise CheckpointError(f"DeepSpeed could not load its state from {directory / 'deepspeed'}")
+    if trainer.reference is not None:
+        trainer.reference.load(directory)
     trainer.weight_version = state["weight_version"]
     _set_counters(trainer.stepper, state)
     if trainer.critic is not None:

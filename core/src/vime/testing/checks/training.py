@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +94,16 @@ def _pairs(was: list[Any], now: list[Any]) -> list[tuple[Any, Any]]:
     return [(one, other) if hasattr(one, "__len__") else ([one], [other]) for one, other in zip(was, now, strict=True)]
 
 
-def _loss(bench: Bench, *, shift: float = 0.1) -> tuple[LossResult, Tensor, MicroBatch]:
-    """The loss of a micro-batch through the hook, and the log-probs that it is differentiated by."""
+def _loss(bench: Bench, *, shift: float = 0.1, part: slice = slice(None)) -> tuple[LossResult, Tensor, MicroBatch]:
+    """The loss of a micro-batch of these rows through the hook, and the log-probs that it is differentiated by."""
     config, _, rows = _rows(bench)
     import torch
 
     from vime.train.microbatch import collate
     from vime.train.objective import Objective
 
-    micro = collate(rows, [1.0 / len(rows)] * len(rows), torch.device("cpu"))
+    picked = rows[part]
+    micro = collate(picked, [1.0 / len(rows)] * len(picked), torch.device("cpu"))
     assert micro.old_log_probs_K is not None
     log_probs_K = (micro.old_log_probs_K + shift).requires_grad_()
     entropy_K = torch.full_like(micro.old_log_probs_K, 1.5).requires_grad_()
@@ -143,6 +145,21 @@ def finite(bench: Bench) -> None:
             fail(f"a gradient is not finite where log-probs differ by {shift:g} from the old ones", hint="clamp ratios and logarithms")
 
 
+def adds_up(bench: Bench) -> None:
+    """It is a sum over rows: those of two micro-batches add up to that of both together."""
+    try:
+        whole, first, second = (_loss(bench, part=part)[0].sums["pg_loss"].item() for part in (slice(None), slice(3), slice(3, None)))
+    except (Exception, CheckFailed):  # noqa: BLE001 - reported by the check of the result
+        skip("there is no loss to look at, see the check of its result")
+    if not math.isfinite(whole):
+        skip("the loss is not finite, see the check of that")
+    if not abs(first + second - whole) <= 1e-5 * (abs(first) + abs(second) + abs(whole)):
+        fail(
+            f"the losses of two micro-batches do not add up to that of both: {first:.4g} and {second:.4g}, together {whole:.4g}",
+            hint="return a sum over the rows; it is divided by the rollouts of the step afterwards",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     Check("rollout-data-result", POSTPROCESS, postprocess),
     Check("rollout-data-kept", POSTPROCESS, data_kept),
@@ -154,4 +171,5 @@ CHECKS: tuple[Check, ...] = (
     Check("importance-weights-finite", WEIGHTS, finite),
     Check("reducer-result", REDUCER, loss),
     Check("reducer-finite", REDUCER, finite),
+    Check("reducer-adds-up", REDUCER, adds_up),
 )

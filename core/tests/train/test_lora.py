@@ -52,7 +52,13 @@ def test_a_new_adapter_changes_nothing(make_trainer, make_config, make_model, ti
 @pytest.mark.parametrize(("stage", "dtype"), STAGES)
 def test_only_adapters_train_and_a_resume_is_exact(make_trainer, make_config, make_groups, model_path, tmp_path, stage, dtype):
     config = make_config(
-        zero_stage=stage, train_dtype=dtype, lora_rank=4, num_steps_per_rollout=2, lr=1e-2, gradient_checkpointing=stage % 2 == 1
+        hf_checkpoint=model_path,
+        zero_stage=stage,
+        train_dtype=dtype,
+        lora_rank=4,
+        num_steps_per_rollout=2,
+        lr=1e-2,
+        gradient_checkpointing=stage % 2 == 1,
     )
     batches = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(3)]
     trainer = make_trainer(config)
@@ -68,7 +74,7 @@ def test_only_adapters_train_and_a_resume_is_exact(make_trainer, make_config, ma
     trainer.save(tmp_path / "checkpoint")
     assert_loadable(tmp_path / "checkpoint", model_path, trainer, 1e-4 if dtype == "float32" else 5e-2)
     expected = trainer.train(batches[1])
-    resumed = make_trainer(config)
+    resumed = make_trainer(config, tmp_path / "checkpoint")  # as a run does that goes on
     resumed.load(tmp_path / "checkpoint")
     assert resumed.train(batches[1]) == expected
     assert all(torch.equal(value, weights_of(trainer)[name]) for name, value in weights_of(resumed).items())

@@ -23,7 +23,7 @@ from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.critic import start_critic
 from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
-from vime.train.lora import Adapters, AdaptersOff
+from vime.train.lora import Adapters, AdaptersOff, adapted_model
 from vime.train.microbatch import MicroBatch, Row, scoring_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import Objective
@@ -43,6 +43,7 @@ class DeepSpeedTrainer:
     """Owns the policy, its optimizer and the reference model. `plugins` gives the hooks that run inside training."""
 
     def __init__(self, config: Any, model_path: str, *, plugins: Any = None, warn: Callable[[str], object] = logger.warning) -> None:
+        model_path = adapted_model(config, model_path)
         check_model_folder(model_path)
         self.config = config
         self.plugins = plugins

@@ -25,6 +25,11 @@ BASE = ".base_layer."
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
+def adapted_model(config: Any, model_path: str) -> str:
+    """The model to train on. A checkpoint to go on from holds the merged model; adapters belong on the one that they were made for."""
+    return config.hf_checkpoint if config.lora_rank and config.hf_checkpoint is not None else model_path
+
+
 class Adapters:
     """The adapters of a model. Its own weights are frozen and never change; `model` is altered in place.
 

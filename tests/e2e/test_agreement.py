@@ -31,7 +31,7 @@ class Served:
 
     def config(self, **values: Any) -> RunConfig:
         sizes = {"rollout_batch_size": 4, "n_samples_per_prompt": 4, "rollout_max_response_len": 24, "num_rollout": 1}
-        return RunConfig(hf_checkpoint=self.model, train_dtype=self.dtype, rollout_temperature=TEMPERATURE, **sizes, **values)  # type: ignore[arg-type]
+        return RunConfig(hf_checkpoint=self.model, train_dtype=self.dtype, rollout_temperature=TEMPERATURE, **sizes, **values)
 
     def roll_out(self, version: int) -> list[list[Sample]]:
         """Four groups of four, generated now, said to be of this version of the weights."""

@@ -59,6 +59,7 @@ def test_only_adapters_train_and_a_resume_is_exact(make_trainer, make_config, ma
         num_steps_per_rollout=2,
         lr=1e-2,
         gradient_checkpointing=stage % 2 == 1,
+        optimizer_offload=stage == 2,
     )
     batches = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(3)]
     trainer = make_trainer(config)

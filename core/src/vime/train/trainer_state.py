@@ -41,9 +41,10 @@ def save(trainer: Any, directory: Path) -> None:
     from safetensors.torch import save_file
 
     (directory / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
-    weights = dict(trainer.named_weights())
+    # Every rank runs through the iterators, and the one that writes keeps what they yield.
+    weights = {name: tensor for name, tensor in trainer.named_weights() if trainer.rank == 0}
+    adapters = {name: tensor for name, tensor in _adapter_weights(trainer) if trainer.rank == 0}
     state = _state(trainer)
-    adapters = dict(_adapter_weights(trainer))
     if trainer.rank == 0:
         with quiet_transformers():
             trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})

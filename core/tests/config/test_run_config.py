@@ -154,7 +154,7 @@ def test_contradictions(given: dict[str, object], message: str) -> None:
             {"advantage_estimator": "ppo", "num_rollout": 4, "num_critic_only_steps": 4},
             "num_critic_only_steps is 4: none of the 4 rollouts trains the policy",
         ),
-        ({"lora_alpha": 32, "lora_target_modules": ["q_proj"]}, "--lora-alpha and --lora-target-modules without --lora-rank"),
+        ({"lora_alpha": 32, "lora_target_modules": ["q_proj"]}, "lora_alpha and lora_target_modules have no effect without --lora-rank"),
     ],
 )
 def test_doubts(given: dict[str, object], warning: str) -> None:

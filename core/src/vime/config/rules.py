@@ -171,7 +171,7 @@ def _refuse_adapters(config: RunConfig) -> None:
         )
     if "all-linear" in config.lora_target_modules and len(config.lora_target_modules) > 1:
         raise ConfigError("--lora-target-modules has all-linear beside other names, which it contains", hint="keep one or the other")
-    if config.lora_rank and config.advantage_estimator == "ppo" and config.loss_type != "sft_loss":
+    if config.lora_rank and config.advantage_estimator == "ppo":
         raise ConfigError(
             f"--lora-rank {config.lora_rank} with --advantage-estimator ppo: there are no adapters for a critic",
             hint="use grpo, rloo or another estimator without a critic, or train all weights",
@@ -218,16 +218,8 @@ def warnings_about(config: RunConfig) -> list[str]:
             "rollout_top_p or rollout_top_k truncate the distribution that is sampled from, and the trainer's log-probs do not: "
             "the ratio is biased"
         )
-    if not config.lora_rank:
-        fields = type(config).model_fields
-        idle = [
-            flag_of(name)
-            for name in ("lora_alpha", "lora_target_modules")
-            if getattr(config, name) != fields[name].get_default(call_default_factory=True)
-        ]
-        if idle:
-            doubts.append(f"{' and '.join(idle)} without --lora-rank: all weights are trained, without adapters")
     doubts += _doubts_about_critic(config)
+    doubts += _doubts_about_adapters(config)
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
     if config.debug_train_only and config.eval_datasets:
@@ -284,3 +276,15 @@ def _doubts_of_terms(config: RunConfig) -> list[str]:
     if config.use_tis and config.loss_type == "sft_loss":
         doubts.append("use_tis has no effect with --loss-type sft_loss")
     return doubts
+
+
+def _doubts_about_adapters(config: RunConfig) -> list[str]:
+    fields = type(config).model_fields
+    given = [
+        name
+        for name in ("lora_alpha", "lora_target_modules")
+        if getattr(config, name) != fields[name].get_default(call_default_factory=True)
+    ]
+    if config.lora_rank or not given:
+        return []
+    return [f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect without --lora-rank"]

@@ -166,7 +166,6 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
         ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
         ({"engines": "2"}, "--engines 2"),
         ({"wandb": True}, "--wandb"),
-        ({"lora_rank": "8"}, "--lora-rank 8"),
     ],
 )
 @pytest.mark.parametrize("purpose", ["train", "eval"])
@@ -178,7 +177,7 @@ def test_what_this_version_cannot_do_is_refused(
 
 
 def test_defaults_of_what_is_not_there_yet_are_no_request(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
-    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "lambd": "1.0", "lora_rank": "0"}
+    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "lambd": "1.0"}
     written = tmp_path / "config.yaml"  # as a run writes it: every field with its value
     written.write_text(dump_config(load(flags).config))
     assert load_config({}, written, {}).config.lambd == 1.0

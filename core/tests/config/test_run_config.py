@@ -104,6 +104,9 @@ def test_what_follows(given: dict[str, object], derived: dict[str, object]) -> N
         ({"ref_update_interval": 5}, "--ref-update-interval 5, but this run has no reference model"),
         ({"min_lr": 1.0}, "--min-lr is 1, above --lr 1e-06"),
         ({"custom_loss_function_path": "a.b"}, "--custom-loss-function-path is set, but --loss-type is policy_loss"),
+        ({"lora_rank": 8, "lora_dropout": 0.05}, "--lora-dropout is 0.05, but the trainer must compute the distribution"),
+        ({"lora_rank": 8, "lora_target_modules": ["q_proj", "all-linear"]}, "--lora-target-modules has all-linear beside other names"),
+        ({"lora_rank": 8, "advantage_estimator": "ppo"}, "--lora-rank 8 with --advantage-estimator ppo"),
         ({"debug_train_only": True}, "--debug-train-only has no engine, and no rollouts to train on"),
         ({"debug_rollout_only": True, "load_debug_rollout_data": "{rollout_id}.parquet"}, "--debug-rollout-only leaves out the trainer"),
         ({"pipeline": "async"}, "--pipeline async needs engines beside the trainer"),
@@ -151,6 +154,7 @@ def test_contradictions(given: dict[str, object], message: str) -> None:
             {"advantage_estimator": "ppo", "num_rollout": 4, "num_critic_only_steps": 4},
             "num_critic_only_steps is 4: none of the 4 rollouts trains the policy",
         ),
+        ({"lora_alpha": 32, "lora_target_modules": ["q_proj"]}, "lora_alpha and lora_target_modules have no effect without --lora-rank"),
     ],
 )
 def test_doubts(given: dict[str, object], warning: str) -> None:
@@ -158,7 +162,9 @@ def test_doubts(given: dict[str, object], warning: str) -> None:
     assert line.startswith(warning)
 
 
-@pytest.mark.parametrize("given", [{}, {"n_samples_per_prompt": 1, "advantage_estimator": "ppo"}, {"loss_type": "sft_loss"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"lora_rank": 8, "lora_alpha": 32}, {"n_samples_per_prompt": 1, "advantage_estimator": "ppo"}, {"loss_type": "sft_loss"}]
+)
 def test_no_doubts(given: dict[str, object]) -> None:
     assert warnings_about(RunConfig(**given)) == []
 

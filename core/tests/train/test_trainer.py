@@ -357,7 +357,7 @@ def test_case_g4_a_micro_batch_larger_than_the_step_is_refused(make_config):
         make_config(rollout_batch_size=1, micro_batch_size=8)
 
 
-@pytest.mark.parametrize("values", [{"lora_rank": 8}, {"optimizer_offload": True}])
+@pytest.mark.parametrize("values", [{"optimizer_offload": True}])
 def test_what_the_trainer_cannot_do_is_refused(make_trainer, make_config, values):
     with pytest.raises(ConfigError):
         make_trainer(make_config(**values))

@@ -108,7 +108,6 @@ _NOT_YET: dict[str, Callable[[Any], bool]] = {
     "trainer_ranks": lambda value: value != 1,
     "engines": lambda value: value != 1,
     "engine_tp": lambda value: value != 1,
-    "lora_rank": bool,
     "wandb": bool,
 }
 """Fields of this configuration that nothing reads yet, and whether a value asks for what is missing. Defaults never do."""

@@ -75,6 +75,7 @@ def refuse_contradictions(config: RunConfig) -> None:
     """Raise ConfigError for values that cannot work together."""
     _refuse_batches(config)
     _refuse_algorithm(config)
+    _refuse_adapters(config)
     _refuse_modes(config)
 
 
@@ -162,6 +163,21 @@ def _has_reference(config: RunConfig) -> bool:
     return config.loss_type != "sft_loss" and bool(config.use_kl_loss or config.kl_coef)
 
 
+def _refuse_adapters(config: RunConfig) -> None:
+    if config.lora_dropout:
+        raise ConfigError(
+            f"--lora-dropout is {config.lora_dropout:g}, but the trainer must compute the distribution that the engine samples from",
+            hint="leave it out; --weight-decay and --kl-loss-coef hold adapters back",
+        )
+    if "all-linear" in config.lora_target_modules and len(config.lora_target_modules) > 1:
+        raise ConfigError("--lora-target-modules has all-linear beside other names, which it contains", hint="keep one or the other")
+    if config.lora_rank and config.advantage_estimator == "ppo":
+        raise ConfigError(
+            f"--lora-rank {config.lora_rank} with --advantage-estimator ppo: there are no adapters for a critic",
+            hint="use grpo, rloo or another estimator without a critic, or train all weights",
+        )
+
+
 def _refuse_modes(config: RunConfig) -> None:
     if config.eval_interval is not None and not config.eval_datasets:
         raise ConfigError(
@@ -203,6 +219,7 @@ def warnings_about(config: RunConfig) -> list[str]:
             "the ratio is biased"
         )
     doubts += _doubts_about_critic(config)
+    doubts += _doubts_about_adapters(config)
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
     if config.debug_train_only and config.eval_datasets:
@@ -259,3 +276,15 @@ def _doubts_of_terms(config: RunConfig) -> list[str]:
     if config.use_tis and config.loss_type == "sft_loss":
         doubts.append("use_tis has no effect with --loss-type sft_loss")
     return doubts
+
+
+def _doubts_about_adapters(config: RunConfig) -> list[str]:
+    fields = type(config).model_fields
+    given = [
+        name
+        for name in ("lora_alpha", "lora_target_modules")
+        if getattr(config, name) != fields[name].get_default(call_default_factory=True)
+    ]
+    if config.lora_rank or not given:
+        return []
+    return [f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect without --lora-rank"]

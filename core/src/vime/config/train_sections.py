@@ -145,5 +145,11 @@ class TrainerSection(Section):
     """Tokens whose logits exist at a time, in float32."""
     lora_rank: CountOrZero = 0
     """Rank of LoRA adapters; 0 trains all weights."""
+    lora_alpha: Count = 16
+    """Adapters count lora_alpha / lora_rank times."""
+    lora_dropout: Fraction = 0.0
+    """Has to stay 0: the trainer must compute the distribution that the engine samples from."""
+    lora_target_modules: list[str] = Field(default_factory=lambda: ["all-linear"], min_length=1)
+    """Linear layers that get adapters, by name, or all-linear: all but the head. Example: --lora-target-modules q_proj v_proj."""
     deepspeed_config: PathStr | None = None
     """JSON file with any other DeepSpeed settings."""

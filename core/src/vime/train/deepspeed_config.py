@@ -92,12 +92,6 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], path: str, prefix: str 
             )
 
 
-def check_supported(config: Any) -> None:
-    """Raise ConfigError for what this trainer cannot do."""
-    if config.lora_rank:
-        raise ConfigError(f"--lora-rank {config.lora_rank}: this trainer has no adapters", hint="leave it out: all weights are trained")
-
-
 def start_process_group(device: torch.device) -> None:
     """Make sure that torch.distributed and DeepSpeed's layer over it are up.
 

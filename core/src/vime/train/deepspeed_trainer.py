@@ -22,7 +22,8 @@ from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.critic import start_critic
-from vime.train.deepspeed_config import check_supported, deepspeed_config, resolve_train_dtype, start_process_group
+from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
+from vime.train.lora import Adapters, AdaptersOff, adapted_model
 from vime.train.microbatch import MicroBatch, Row, scoring_batches, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import Objective
@@ -42,8 +43,8 @@ class DeepSpeedTrainer:
     """Owns the policy, its optimizer and the reference model. `plugins` gives the hooks that run inside training."""
 
     def __init__(self, config: Any, model_path: str, *, plugins: Any = None, warn: Callable[[str], object] = logger.warning) -> None:
+        model_path = adapted_model(config, model_path)
         check_model_folder(model_path)
-        check_supported(config)
         self.config = config
         self.plugins = plugins
         self.objective = Objective(config, plugins)
@@ -58,19 +59,21 @@ class DeepSpeedTrainer:
         self.critic = start_critic(config, model_path, self.model, self.dtype, self.device, plugins)
         self.vocab_size: int = self.model.config.vocab_size
         self.max_positions: int = getattr(self.model.config, "max_position_embeddings", None) or 64
-        self.reference = load_reference(config, model_path, self.model, self.dtype, self.device, warn)
+        base = AdaptersOff(self.engine, self.adapters) if self.adapters is not None else None
+        self.reference = load_reference(config, model_path, self.model, self.dtype, self.device, warn, base)
 
     def _start_engine(self, model_path: str) -> Any:
         import deepspeed
         import deepspeed.comm as dist
 
         model: Any = load_model(model_path, self.dtype, self.config.attn_implementation, self.device)
+        self.adapters = Adapters(model, self.config, model_path) if self.config.lora_rank else None
         if self.config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
         policy = PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size)
         settings = deepspeed_config(self.config, self.dtype, dist.get_world_size())
-        parameters: Any = list(policy.parameters())
+        parameters: Any = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         with quiet_deepspeed():
             engine, *_ = deepspeed.initialize(model=policy, model_parameters=parameters, config=settings)
         engine.train()
@@ -227,8 +230,8 @@ class DeepSpeedTrainer:
         return [scored[index].tolist() if index in scored else [] for index in range(len(sequences))]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights under their Hugging Face names, each once. Tensors are detached and may share storage."""
-        return gather_named_weights(self.model, is_partitioned=self.engine.zero_optimization_partition_weights())
+        """All weights under their Hugging Face names, each once, adapters merged into them. Tensors are detached and may share storage."""
+        return gather_named_weights(self.model, is_partitioned=self.engine.zero_optimization_partition_weights(), adapters=self.adapters)
 
     @property
     def applied_steps(self) -> int:

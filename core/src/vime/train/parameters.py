@@ -7,18 +7,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vime.train.lora import Adapters
 
-def gather_named_weights(model: nn.Module, *, is_partitioned: bool) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, tensor) of every parameter and persistent buffer; tied ones once, under their first name.
 
+def gather_named_weights(model: nn.Module, *, is_partitioned: bool, adapters: Adapters | None = None) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every parameter and persistent buffer; tied ones once, under their first name.
+
+    With `adapters` these are merged into the weights that they adapt, and the names are the public ones.
     Under ZeRO-3 (`is_partitioned`) parameters are gathered layer by layer; every rank must run through the whole
     iterator, outside forward and backward. What it yields there are copies.
     """
     for layer in _layers(model):
-        if is_partitioned:
-            yield from _gathered(layer)
-        else:
-            yield from ((name, parameter.detach()) for name, parameter in layer)
+        tensors = _gathered(layer) if is_partitioned else [(name, parameter.detach()) for name, parameter in layer]
+        yield from tensors if adapters is None else adapters.merge(tensors)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name not in parameters:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vime.config.model_files import architecture_difference
 from vime.errors import CheckpointError, ConfigError
+from vime.train.lora import AdaptersOff
 from vime.train.model_loading import load_model
 from vime.train.parameters import gather_named_weights
 from vime.train.policy_model import PolicyModel
@@ -75,15 +76,26 @@ class Reference:
 
 
 def load_reference(
-    config: Any, model_path: str, policy: Any, dtype: torch.dtype, device: torch.device, warn: Callable[[str], object]
-) -> Reference | None:
+    config: Any,
+    model_path: str,
+    policy: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    warn: Callable[[str], object],
+    base: AdaptersOff | None = None,
+) -> Reference | AdaptersOff | None:
     """The reference model that this run's KL term needs, or None.
 
     It is that of --ref-load, else the model that the run began with: `model_path` may be a checkpoint to go on from.
+    A policy with adapters has that one in it, as `base`; a copy of its own is needed only where it is to be updated.
     Raises ConfigError where it is another kind of model than the policy.
     """
     if config.loss_type == "sft_loss" or not (config.use_kl_loss or config.kl_coef):
         return None
+    if base is not None and config.ref_load is None and config.ref_update_interval is None:
+        if config.ref_offload:
+            warn("--ref-offload does nothing with --lora-rank: the reference model is the policy without its adapters, not a copy")
+        return base
     path = config.ref_load or config.hf_checkpoint or model_path
     offload = config.ref_offload and device.type != "cpu"
     if config.ref_offload and not offload:

@@ -5,12 +5,16 @@ NumPy's random states), `trainer/rng.safetensors` (torch's), `trainer/reference.
 been updated) and `deepspeed/` (weights, master weights, moments). The files under `deepspeed/` are torch pickles:
 whoever opens a checkpoint checks its manifest first. A run with a critic has the critic's model and DeepSpeed state in
 `critic/`.
+
+With LoRA the model is the merged one, `adapter/` has the adapters in peft's format, and `deepspeed/` those alone: the
+weights under them come from the model that the run was started with, and a checksum tells whether they are the same.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +23,15 @@ import torch
 
 from vime.errors import CheckpointError
 from vime.train.critic import FOLDER as CRITIC
+from vime.train.lora import is_adapter
 from vime.train.parameters import gather_named_weights
 from vime.train.quiet import quiet_deepspeed, quiet_transformers
 
 DEEPSPEED_TAG = "state"
 STATE_FILE = "trainer/state.json"
+ADAPTER_FOLDER = "adapter"
+"""In a folder of its own: beside config.json, transformers would put the adapter on top of the merged model."""
+ADAPTER_SETTINGS = ("lora_rank", "lora_alpha", "lora_target_modules")
 RNG_FILE = "trainer/rng.safetensors"
 """In a folder of its own: vLLM takes every safetensors file beside config.json for weights."""
 
@@ -33,18 +41,25 @@ def save(trainer: Any, directory: Path) -> None:
     from safetensors.torch import save_file
 
     (directory / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
-    weights = dict(gather_named_weights(trainer.model, is_partitioned=trainer.engine.zero_optimization_partition_weights()))
+    # Every rank runs through the iterators, and the one that writes keeps what they yield.
+    weights = {name: tensor for name, tensor in trainer.named_weights() if trainer.rank == 0}
+    adapters = {name: tensor for name, tensor in _adapter_weights(trainer) if trainer.rank == 0}
+    state = _state(trainer)
     if trainer.rank == 0:
         with quiet_transformers():
             trainer.model.save_pretrained(directory, state_dict={name: tensor.contiguous() for name, tensor in weights.items()})
         save_file(torch_rng_states(), directory / RNG_FILE)
         if trainer.reference is not None:
             trainer.reference.save(directory)
-        (directory / STATE_FILE).write_text(json.dumps(_state(trainer)) + "\n", encoding="utf-8")
+        (directory / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+        if trainer.adapters is not None:
+            trainer.adapters.save(directory / ADAPTER_FOLDER, adapters.items())
     if trainer.critic is not None:
         trainer.critic.save(directory / CRITIC)
     with quiet_deepspeed():
-        trainer.engine.save_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False)
+        trainer.engine.save_checkpoint(
+            str(directory / "deepspeed"), tag=DEEPSPEED_TAG, save_latest=False, exclude_frozen_parameters=trainer.adapters is not None
+        )
 
 
 def load(trainer: Any, directory: Path) -> None:
@@ -64,8 +79,15 @@ def load(trainer: Any, directory: Path) -> None:
                 f"{directory} was written with {key} {state['identity'].get(key)}, this run has {now}",
                 hint=f"resume with the {key} of the checkpoint, or start anew from it with --hf-checkpoint {directory}",
             )
+    if state["base_sha256"] != _base_digest(trainer):
+        raise CheckpointError(
+            f"{directory} holds adapters of another model than the one of this run: the frozen weights differ",
+            hint="resume with the --hf-checkpoint that the run was started with; the checkpoint itself holds the merged model",
+        )
     with quiet_deepspeed():
-        path, _ = trainer.engine.load_checkpoint(str(directory / "deepspeed"), tag=DEEPSPEED_TAG)
+        path, _ = trainer.engine.load_checkpoint(
+            str(directory / "deepspeed"), tag=DEEPSPEED_TAG, load_module_strict=trainer.adapters is None
+        )
     if path is None:
         raise CheckpointError(f"DeepSpeed could not load its state from {directory / 'deepspeed'}")
     if trainer.reference is not None:
@@ -105,7 +127,23 @@ def _identity(trainer: Any) -> dict[str, Any]:
         "train_dtype": str(trainer.dtype).removeprefix("torch."),
         "zero_stage": trainer.config.zero_stage,
         "ranks": trainer.ranks,
+        **{name: getattr(trainer.config, name) for name in (ADAPTER_SETTINGS if trainer.adapters is not None else ADAPTER_SETTINGS[:1])},
     }
+
+
+def _adapter_weights(trainer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The adapters' own tensors, whole on every rank; none without adapters."""
+    if trainer.adapters is not None:
+        partitioned = trainer.engine.zero_optimization_partition_weights()
+        yield from ((name, tensor) for name, tensor in gather_named_weights(trainer.model, is_partitioned=partitioned) if is_adapter(name))
+
+
+def _base_digest(trainer: Any) -> str | None:
+    """What tells the weights under the adapters from others; None without adapters, where the checkpoint holds all weights."""
+    if trainer.adapters is None:
+        return None
+    partitioned = trainer.engine.zero_optimization_partition_weights()
+    return trainer.adapters.base_digest(gather_named_weights(trainer.model, is_partitioned=partitioned))
 
 
 def _state(trainer: Any) -> dict[str, Any]:
@@ -115,6 +153,7 @@ def _state(trainer: Any) -> dict[str, Any]:
         **_counters(trainer.stepper),
         **critic,
         "identity": _identity(trainer),
+        "base_sha256": _base_digest(trainer),
         "rng": {"python": random.getstate(), "numpy": _numpy_state()},
     }
 

@@ -196,6 +196,8 @@ def test_kept_and_dropped_samples_in_one_table(tmp_path):
         "kept": True,
         "drop_reason": None,
         "removed": False,
+        "rm_type": None,
+        "prompt_length": 0,
         "response_length": 1,
         "weight_versions": [3, 4],
         "metadata": None,
@@ -215,7 +217,7 @@ def test_dict_rewards_are_json(tmp_path):
     import pyarrow.parquet
 
     path = write_samples(tmp_path, 0, "a/b c", [[_sample(reward={"acc": 1, "x": math.nan}), _sample(reward=None), _sample(reward=0.5)]])
-    assert path.name == "a_b_c_000000.parquet"
+    assert path.name == "a%2Fb%20c_000000.parquet"
     assert [row["reward"] for row in pyarrow.parquet.read_table(path).to_pylist()] == ['{"acc": 1, "x": NaN}', None, "0.5"]
 
 

@@ -167,11 +167,25 @@ class ConfiguredCommand(typer.core.TyperCommand):
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, self.epilog or "")
 
 
+_OF_EVAL = Group(
+    "Evaluate",
+    [
+        Entry(
+            "--checkpoints",
+            "Models to evaluate one after another, with a table of their scores: checkpoints, folders of them, run folders (all that is in "
+            "them), and model folders in Hugging Face format.",
+            "PATH...",
+        ),
+        Entry("--json", "Print the scores as JSON."),
+    ],
+)
+
+
 class EvalCommand(typer.core.TyperCommand):
     """`vime eval --help`: the flags that change an evaluation."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        groups = [CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
+        groups = [_OF_EVAL, CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
         more = "The flags of training are taken too, so that one file serves both commands, and have no effect here: vime train --help"
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, f"{self.epilog}\n{more}")
 

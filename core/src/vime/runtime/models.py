@@ -1,0 +1,172 @@
+"""The models of `vime eval --checkpoints`: what the paths name, which of them one engine can hold, and their weights."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vime.config.inputs import find_model
+from vime.errors import CheckpointError, VimeError
+from vime.train.checkpoint import MANIFEST, STEP_NAME, read_manifest
+
+if TYPE_CHECKING:
+    from vime.runtime.local import LocalRuntime
+
+FLAG = "--checkpoints"
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "*.jinja",
+    "vocab*",
+    "merges*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "spiece.model",
+    "*.tiktoken",
+)
+_NOT_THE_MODEL = ("transformers_version", "_name_or_path")
+"""Keys of config.json that say who wrote it."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model to evaluate: its folder, what it is called in a table, and its step in metrics.jsonl."""
+
+    path: Path
+    name: str
+    step: int
+
+
+def find_models(paths: Sequence[str]) -> list[Model]:
+    """The models that `--checkpoints` names, in the order given and each once.
+
+    A path is a checkpoint, a folder of checkpoints or a run folder (all in it, oldest first), or a model in Hugging Face
+    format. Every file of every checkpoint is verified. Raises CheckpointError that names all that cannot be used.
+    """
+    found: dict[Path, int | None] = {}
+    faults: list[VimeError] = []
+    for given in paths:
+        try:
+            folders = _expand(given)
+        except VimeError as error:
+            faults.append(error)
+            continue
+        for folder in folders:
+            if folder.resolve() in {path.resolve() for path in found}:
+                continue
+            try:
+                found[folder] = _rollouts_of(folder)
+            except VimeError as error:
+                faults.append(error)
+    if faults:
+        more = [f"; also {error.message.removeprefix(f'{FLAG} ')}" for error in faults[1:]]
+        raise CheckpointError(f"{FLAG}: {faults[0].message.removeprefix(f'{FLAG} ')}{''.join(more)}", hint=faults[0].hint)
+    steps = list(found.values())
+    known = [step for step in steps if step is not None]
+    if len(known) != len(steps) or known != sorted(set(known)):
+        known = list(range(len(steps)))
+    return [Model(path, name, step) for path, name, step in zip(found, _names(list(found)), known, strict=True)]
+
+
+def _expand(given: str) -> list[Path]:
+    folder = Path(given).expanduser()
+    if (folder / MANIFEST).is_file() or (folder / "config.json").is_file():
+        return [folder]
+    for root in (folder, folder / "checkpoints"):
+        steps = sorted(
+            (int(match[1]), path)
+            for path in (root.iterdir() if root.is_dir() else ())
+            if path.is_dir() and (match := STEP_NAME.fullmatch(path.name))
+        )
+        if steps:
+            return [path for _, path in steps]
+    if folder.is_dir():
+        raise CheckpointError(
+            f"{given}: neither a model nor a checkpoint, and no checkpoint is in it",
+            hint="name checkpoints/step_N folders, a run folder that has some, or model folders in Hugging Face format",
+        )
+    return [find_model(given, FLAG)]
+
+
+def _rollouts_of(folder: Path) -> int | None:
+    """The finished rollouts of a checkpoint, all of whose files are there and right; None for a plain model."""
+    step_folder = STEP_NAME.fullmatch(folder.name) and folder.parent.name == "checkpoints"
+    rollouts = int(read_manifest(folder)["rollout_id"]) if (folder / MANIFEST).is_file() or step_folder else None
+    find_model(str(folder), FLAG)
+    return rollouts
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The paths without the folders that they have in common."""
+    full = [path.resolve() for path in paths]
+    common = os.path.commonpath([path.parent for path in full])
+    return [os.path.relpath(path, common) for path in full]
+
+
+def in_one_engine(models: Sequence[Model]) -> list[list[Model]]:
+    """The models in runs of neighbours that differ in their weights only."""
+    groups: list[list[Model]] = []
+    last: Any = None
+    for model in models:
+        key = _all_but_weights(model.path)
+        if groups and key is not None and key == last:
+            groups[-1].append(model)
+        else:
+            groups.append([model])
+        last = key
+    return groups
+
+
+def _all_but_weights(folder: Path) -> Any:
+    """What has to be equal for weights to be exchanged: architecture, tokenizer, and the tensors by name, type and shape.
+
+    None where that cannot be told without loading the model (weights that are not safetensors).
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or any(folder.glob("*.bin")):
+        return None
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tensors = {name: (entry["dtype"], entry["shape"]) for file in files for name, entry in _header(file).items() if name != "__metadata__"}
+    names = sorted(path.name for path in folder.iterdir() if any(fnmatch.fnmatch(path.name, pattern) for pattern in _TOKENIZER_FILES))
+    tokenizer = {name: (folder / name).read_bytes() for name in names}
+    return {key: value for key, value in config.items() if key not in _NOT_THE_MODEL}, tensors, tokenizer
+
+
+def _header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        return json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+
+
+def _weights(folder: Path) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - no mapping: it has no __iter__
+                yield name, tensors.get_tensor(name)
+
+
+class ModelSwitch:
+    """Puts one model after another into the engine of a run, which began with the first of them.
+
+    Every evaluation starts as it would alone: plugins get the state back that they had before the first.
+    """
+
+    def __init__(self, run: LocalRuntime) -> None:
+        self._run = run
+        self._state = copy.deepcopy(run.plugins.state_dict())
+        self._loaded = 0
+
+    def use(self, model: Model) -> None:
+        run, self._run.rollout_id = self._run, model.step
+        run.console.info(f"checkpoint {model.path}")
+        if self._loaded:
+            assert run.engine is not None, "an evaluation has an engine"
+            run.engine.update_weights(_weights(model.path), self._loaded)
+            run.plugins.load_state_dict(copy.deepcopy(self._state))
+        self._loaded += 1

@@ -198,9 +198,11 @@ def test_lengths_that_exclude_each_other_are_refused() -> None:
     ],
 )
 def test_what_has_no_effect_is_said(entry: dict[str, Any], flags: dict[str, Any], doubt: str) -> None:
-    (found,) = dataset_doubts(RunConfig(eval={"datasets": {"a": {"path": "a", **entry}}}, **flags))
+    given = {"eval": {"datasets": {"a": {"path": "a", **entry}}}, **flags}
+    (found,) = dataset_doubts(RunConfig(**given))
     assert found.startswith(doubt)
-    assert not dataset_doubts(RunConfig(eval={"datasets": {"a": {"path": "a"}}}, eval_interval=2))
+    usual: dict[str, Any] = {"eval_prompt_data": ["a", "a.jsonl"], "eval_interval": 2}
+    assert not dataset_doubts(RunConfig(**usual))
 
 
 def test_an_evaluation_function_without_datasets_has_no_effect() -> None:

@@ -49,7 +49,8 @@ class Evaluated:
         path.write_text("".join(json.dumps(row) + "\n" for row in ([ROW, ROW] if rows is None else rows)))
         named = [{"name": f"d{number}", "path": str(path), **entry} for number, entry in enumerate(entries)]
         defaults = flags.pop("defaults", {})
-        self.config = RunConfig(eval={"defaults": defaults, "datasets": named}, num_rollout=0, rollout_max_response_len=4, **flags)
+        given = {"eval": {"defaults": defaults, "datasets": named}, "num_rollout": 0, "rollout_max_response_len": 4, **flags}
+        self.config = RunConfig(**given)
         self.plugins = PluginManager()
         for name, function in ({"by-index": by_index} if rewards is None else rewards).items():
             module = ModuleType(name.replace("-", "_"))

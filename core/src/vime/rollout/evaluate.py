@@ -155,10 +155,10 @@ class _Answer:
 
 def _by_prompt(name: str, data: dict[str, list[Any]], n: int | None) -> list[list[_Answer]]:
     """The answers to each prompt: by group_index, or where a function of the user's own leaves that out, `n` after each other."""
-    found: dict[tuple[int | None, str, int], list[_Answer]] = {}
+    found: dict[tuple[int | None, bool, int], list[_Answer]] = {}
     for position, (sample, reward) in enumerate(zip(data["samples"], data["rewards"], strict=True)):
-        key = ("alone", position) if sample.rollout_id is None else ("rollout", sample.rollout_id)
-        found.setdefault((sample.group_index, *key), []).append(_Answer(float(reward), sample.status is Status.FAILED))
+        key = (sample.group_index, sample.rollout_id is None, position if sample.rollout_id is None else sample.rollout_id)
+        found.setdefault(key, []).append(_Answer(float(reward), sample.status is Status.FAILED))
     by_group: dict[int | None, list[_Answer]] = {}
     for (group_index, _, rollout_id), siblings in found.items():
         rewards = {sibling.reward for sibling in siblings}

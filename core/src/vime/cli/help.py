@@ -21,7 +21,7 @@ _PATHS_OF_EVALUATION = {
     "custom_eval_rollout_log_function_path",
 }
 _OF_TRAINING_ONLY = {
-    *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints", "sample_every"),
+    *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints"),
     *("debug_rollout_only", "debug_train_only", "save_debug_rollout_data", "load_debug_rollout_data"),
     *("ref_load", "check_weights_every", "check_weights_tolerance", "trainer_ranks"),
     *("prompt_data", "rollout_max_prompt_len", "rollout_shuffle"),

@@ -105,7 +105,7 @@ class RunSection(Section):
     wandb: bool = False
     """Send metrics to Weights & Biases too."""
     sample_every: CountOrZero = 1
-    """Write the samples of every n-th rollout into samples/ in the run's folder; 0 writes none."""
+    """Write the samples of every n-th rollout into samples/ in the run's folder, and those of every evaluation; 0 writes none."""
     quiet: bool = False
     """Print warnings, errors and the final summary only."""
     debug_rollout_only: bool = False

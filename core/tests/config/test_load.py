@@ -298,7 +298,15 @@ def test_a_wrong_value_is_named_with_dataset_and_level(yaml_file: Path) -> None:
         "evaluation dataset 'a': apply_chat_template (eval.defaults): expected true or false, got 'true'"
     )
     write(yaml_file, "datasets: [{name: a, path: a.jsonl, stop: '</s>'}]\n")
-    assert refusal({"eval_config": str(yaml_file)}).message == "evaluation dataset 'a': stop: expected a list, each text, got '</s>'"
+    assert (
+        refusal({"eval_config": str(yaml_file)}).message
+        == "evaluation dataset 'a': stop: expected a list, each text that is not empty, got '</s>'"
+    )
+    write(yaml_file, "datasets: [{name: a, path: a.jsonl, stop: ['']}]\n")
+    assert (
+        refusal({"eval_config": str(yaml_file)}).message
+        == "evaluation dataset 'a': stop: expected a list, each text that is not empty, got ''"
+    )
     write(yaml_file, "datasets: [{name: 2024, path: a.jsonl}]\n")
     assert refusal({"eval_config": str(yaml_file)}).message.startswith("evaluation dataset 2024: name: expected text")
 

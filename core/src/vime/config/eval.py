@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
-from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK
+from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
 from vime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
-
-Word = Annotated[str, Field(min_length=1)]
 
 
 class EvalDatasetConfig(Section):
@@ -34,7 +32,7 @@ class EvalDatasetConfig(Section):
     max_response_len: Count | None = None
     min_new_tokens: CountOrZero | None = None
     repetition_penalty: Positive | None = None
-    stop: list[str] | None = None
+    stop: list[Word] | None = None
     stop_token_ids: list[int] | None = None
     input_key: Word | None = None
     label_key: Word | None = None

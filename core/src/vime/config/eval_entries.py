@@ -98,14 +98,15 @@ def entries_from_section(section: Any, where: str) -> list[EvalEntry]:
     """The datasets of `{defaults: {...}, datasets: ...}`. `where` begins the messages."""
     section = _mapping(section, where)
     _refuse_unknown(section, ("defaults", "datasets"), where)
-    defaults = _mapping(section.get("defaults") or {}, f"{where}.defaults")
+    inside = f"{where}." if where.endswith("eval") else f"{where}: "
+    defaults = _mapping(section.get("defaults") or {}, f"{inside}defaults")
     for key in ("name", "path"):
         if key in defaults:
-            raise ConfigError(f"{where}.defaults: unknown key {key!r}", hint=f"each dataset has a {key} of its own, in its entry")
-    _refuse_unknown(defaults, _SETTINGS, f"{where}.defaults")
+            raise ConfigError(f"{inside}defaults: unknown key {key!r}", hint=f"each dataset has a {key} of its own, in its entry")
+    _refuse_unknown(defaults, _SETTINGS, f"{inside}defaults")
     if section.get("datasets") is None:
         raise ConfigError(f"{where}: no datasets", hint=_EXAMPLE)
-    return entries_from_datasets(section["datasets"], f"{where}.datasets", defaults)
+    return entries_from_datasets(section["datasets"], f"{inside}datasets", defaults)
 
 
 def entries_from_datasets(datasets: Any, where: str, defaults: Mapping[str, Any] | None = None) -> list[EvalEntry]:

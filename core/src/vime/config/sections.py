@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK
+from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
 
 
 class PluginSection(Section):
@@ -193,7 +193,7 @@ class RolloutSection(Section):
     """Longest response in tokens."""
     rollout_min_new_tokens: CountOrZero = 0
     """Shortest response in tokens."""
-    rollout_stop: list[str] | None = None
+    rollout_stop: list[Word] | None = None
     """Strings that end a response. Example: --rollout-stop '</answer>' 'User:'."""
     rollout_stop_token_ids: list[int] | None = None
     """Token ids that end a response. Example: --rollout-stop-token-ids 151643 151645."""

@@ -74,6 +74,8 @@ def find_models(paths: Sequence[str]) -> list[Model]:
 
 
 def _expand(given: str) -> list[Path]:
+    if not given.strip():
+        raise CheckpointError("an empty word stands where a path is expected", hint="is a variable of the shell empty?")
     folder = Path(given).expanduser()
     if (folder / MANIFEST).is_file() or (folder / "config.json").is_file():
         return [folder]

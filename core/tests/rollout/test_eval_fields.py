@@ -51,7 +51,7 @@ class Evaluated:
         defaults = flags.pop("defaults", {})
         given = {"eval": {"defaults": defaults, "datasets": named}, "num_rollout": 0, "rollout_max_response_len": 4, **flags}
         self.config = RunConfig(**given)
-        self.plugins = PluginManager()
+        self.plugins = PluginManager.load(self.config)
         for name, function in ({"by-index": by_index} if rewards is None else rewards).items():
             module = ModuleType(name.replace("-", "_"))
             setattr(module, "custom_rm", hookimpl(function))  # noqa: B010 - a module has no such attribute to a type checker
@@ -191,6 +191,38 @@ def test_datasets_are_generated_at_the_same_time(tmp_path: Path) -> None:
 
     first, second = ({"metadata_overrides": {"who": who}} for who in "ab")
     assert Evaluated(tmp_path, first, second, rewards={"meets": meets}).metrics["d1"] == 1.0
+
+
+# A function for evaluations only
+
+OWN_EVALUATION = """
+from vime.api import RolloutFnEvalOutput, Sample, Status
+
+
+def evaluate(args, rollout_id, data_source, evaluation=False):
+    assert evaluation and data_source is None
+    samples = [Sample(index=i, group_index=i // 2, reward=float(i), status=Status.COMPLETED) for i in range(4)]
+    names = [dataset.name for dataset in args.eval_datasets]
+    return {name: {"rewards": [0, 1, 2, 3], "truncated": [False] * 4, "samples": samples} for name in names}
+
+
+def roll(args, rollout_id, data_source, evaluation=False):
+    raise AssertionError("this is for training")
+"""
+
+
+def test_an_evaluation_function_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_EVALUATION)
+    run = Evaluated(tmp_path, {"n_samples_per_eval_prompt": 2}, eval_function_path=f"{tmp_path}/own.py:evaluate", rewards={})
+    assert not run.requests
+    assert (run.metrics["d0"], run.metrics["d0-pass@1"], run.metrics["d0-pass@2"]) == (1.5, 0.75, 1.0)
+
+
+def test_the_built_in_evaluation_beside_a_rollout_function_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_EVALUATION)
+    built_in = "vime.rollout.vllm_rollout.generate_rollout"
+    run = Evaluated(tmp_path, {}, rollout_function_path=f"{tmp_path}/own.py:roll", eval_function_path=built_in)
+    assert run.metrics["d0"] == 0.5 and len(run.requests) == 2
 
 
 # min_eval_samples

@@ -27,7 +27,7 @@ class Evaluation:
 def record(run: LocalRuntime, output: RolloutFnEvalOutput, metrics: dict[str, float], *, logged_by_plugin: bool) -> Evaluation:
     """Log an evaluation of the run's current step; a plugin that has logged it takes the place of metrics.jsonl and the console."""
     step, short = run.rollout_id, shortfalls(run.config, output)
-    full = {f"eval/{key}": value for key, value in metrics.items()}
+    full = run.tracker.finite("eval", metrics)
     if not logged_by_plugin:
         run.tracker.log(step, "eval", metrics)
     if run.config.sample_every:

@@ -263,6 +263,19 @@ def test_no_quickstart_where_a_model_or_data_is_named(named: dict[str, Any]) -> 
     assert not load(named, quickstart=quickstart).config.quickstart
 
 
+def test_an_evaluation_of_checkpoints_with_the_file_of_their_run(yaml_file: Path) -> None:
+    write(
+        yaml_file, f"hf_checkpoint: base\nload: auto\nrun_dir: {yaml_file.parent}\nlr: 1e-5\neval_datasets: [{{name: a, path: a.jsonl}}]\n"
+    )
+    resolved = load({}, yaml_file, purpose="eval", model="run/checkpoints/step_2")
+    config = resolved.config
+    assert (config.hf_checkpoint, config.load, config.run_dir, config.num_rollout) == ("run/checkpoints/step_2", None, None, 0)
+    assert (config.run_name, config.lr, [data.name for data in config.eval_datasets]) == ("checkpoints", 1e-5, ["a"])
+    assert resolved.origins["hf_checkpoint"] == "flag --checkpoints"
+    assert load({"run_dir": "x"}, yaml_file, purpose="eval").config.run_dir == "x"
+    assert load({}, yaml_file).config.run_dir == str(yaml_file.parent)
+
+
 THREE_LEVELS = "defaults: {top_k: 3, temperature: 0.5}\ndatasets: {a: {path: a.jsonl, temperature: 0}}\n"
 AS_A_LIST = "defaults: {top_k: 3, temperature: 0.5}\ndatasets: [{name: a, path: a.jsonl, temperature: 0}]\n"
 

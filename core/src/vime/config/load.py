@@ -89,7 +89,7 @@ def load_config(
     values, origins = _merge(layers)
     _take_model_from_checkpoint(values, origins)
     if purpose == "eval":
-        _evaluate_only(values, origins, model)
+        _evaluate_only(values, origins, model, file)
     if check_files:
         refuse_unsupported(values)
     entries = read_entries(values)
@@ -252,9 +252,17 @@ def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str])
         values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
 
 
-def _evaluate_only(values: dict[str, Any], origins: dict[str, str], model: str | None) -> None:
-    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says."""
-    for name in ("num_epoch", "skip_eval_before_train", *(("load", "quickstart") if model is not None else ())):
+def _evaluate_only(values: dict[str, Any], origins: dict[str, str], model: str | None, file: Path | None) -> None:
+    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says.
+
+    With the config.yaml of a run it does not write into the folder of that run.
+    """
+    left_out = ["num_epoch", "skip_eval_before_train"]
+    if model is not None:
+        left_out += ["load", "quickstart"]
+    if file is not None and origins.get("run_dir") == f"file {file}" and Path(values["run_dir"] or ".").resolve() == file.resolve().parent:
+        left_out += ["run_dir", "save"]
+    for name in left_out:
         values.pop(name, None)
         origins.pop(name, None)
     values["num_rollout"], origins["num_rollout"] = 0, "derived"

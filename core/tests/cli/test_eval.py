@@ -59,6 +59,17 @@ def test_checkpoints_models_and_folders_in_the_order_given_each_once(run: Path) 
     assert [model.step for model in models] == [0, 1, 2, 3]  # a model has no rollouts
 
 
+def test_a_link_and_a_model_of_the_hub_are_called_as_they_were_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(run.parent / "hub"))
+    repository = run.parent / "hub" / "models--org--base"
+    write_model(repository / "snapshots" / "abc123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    (run / "best").symlink_to(run / "checkpoints" / "step_4")
+    assert [model.name for model in find_models(["org/base", str(run / "best")])] == ["org/base", "best"]
+    assert [model.name for model in find_models(["org/base"])] == ["org/base"]
+
+
 def test_what_differs_in_more_than_its_weights_gets_an_engine_of_its_own(tmp_path: Path) -> None:
     kinds: dict[str, Any] = {"a": {}, "b": {"value": 1}, "c": {"hidden": 8}, "d": {}, "e": {"dtype": "I32"}, "f": {"template": "other"}}
     for name, options in kinds.items():

@@ -6,7 +6,7 @@ import copy
 import fnmatch
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ def find_models(paths: Sequence[str]) -> list[Model]:
     format. Every file of every checkpoint is verified. Raises CheckpointError that names all that cannot be used.
     """
     found: dict[Path, int | None] = {}
+    hub_names: dict[Path, str] = {}
     faults: list[VimeError] = []
     for given in paths:
         try:
@@ -56,6 +57,8 @@ def find_models(paths: Sequence[str]) -> list[Model]:
         except VimeError as error:
             faults.append(error)
             continue
+        if not Path(given).expanduser().exists():
+            hub_names[folders[0]] = given
         for folder in folders:
             if folder.resolve() in {path.resolve() for path in found}:
                 continue
@@ -70,7 +73,7 @@ def find_models(paths: Sequence[str]) -> list[Model]:
     known = [step for step in steps if step is not None]
     if len(known) != len(steps) or known != sorted(set(known)):
         known = list(range(len(steps)))
-    return [Model(path, name, step) for path, name, step in zip(found, _names(list(found)), known, strict=True)]
+    return [Model(path, name, step) for path, name, step in zip(found, _names(list(found), hub_names), known, strict=True)]
 
 
 def _expand(given: str) -> list[Path]:
@@ -98,16 +101,17 @@ def _expand(given: str) -> list[Path]:
 def _rollouts_of(folder: Path) -> int | None:
     """The finished rollouts of a checkpoint, all of whose files are there and right; None for a plain model."""
     step_folder = STEP_NAME.fullmatch(folder.name) and folder.parent.name == "checkpoints"
-    rollouts = int(read_manifest(folder)["rollout_id"]) if (folder / MANIFEST).is_file() or step_folder else None
+    rollouts = read_manifest(folder).get("rollout_id") if (folder / MANIFEST).is_file() or step_folder else None
     find_model(str(folder), FLAG)
     return rollouts
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The paths without the folders that they have in common."""
-    full = [path.resolve() for path in paths]
-    common = os.path.commonpath([path.parent for path in full])
-    return [os.path.relpath(path, common) for path in full]
+def _names(paths: Sequence[Path], hub_names: Mapping[Path, str]) -> list[str]:
+    """The paths without the folders that they have in common; a model of the hub by its name there."""
+    full = [path.absolute() for path in paths]
+    local = [path.parent for path, given in zip(full, paths, strict=True) if given not in hub_names]
+    common = os.path.commonpath(local) if local else ""
+    return [hub_names.get(given) or os.path.relpath(path, common) for path, given in zip(full, paths, strict=True)]
 
 
 def in_one_engine(models: Sequence[Model]) -> list[list[Model]]:

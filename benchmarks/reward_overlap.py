@@ -178,7 +178,8 @@ def page(rounds: int) -> str:
         "Written by `python benchmarks/reward_overlap.py --write`.",
         "",
         f"Medians of {rounds} pairs of rollouts ({rounds * CASES[0].weight} in the first row) on the quickstart's model, "
-        f"{time.strftime('%Y-%m-%d')}; {machine}. Each pair has the same prompts and seeds; ratios are medians over the pairs. By the clock, then on the processors.",
+        f"{time.strftime('%Y-%m-%d')}; {machine}. Each pair has the same prompts and seeds; ratios are medians over the pairs. By the "
+        "clock, then on the processors.",
         "",
         *table,
         "",

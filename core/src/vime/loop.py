@@ -89,8 +89,7 @@ def evaluate_each(resolved: Resolved, models: Sequence[Model], done: Callable[[M
                     with interrupts.deferred():
                         for model in alike:
                             interrupts.check()
-                            switch.use(model)
-                            evaluation = run.evaluate()
+                            evaluation = switch.evaluate(model)
                             is_short |= evaluation.is_short
                             done(model, evaluation)
         except Interrupted as interrupt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vime.rollout.evaluate import shortfalls
@@ -10,6 +10,8 @@ from vime.rollout.evaluate import shortfalls
 if TYPE_CHECKING:
     from vime.outputs import RolloutFnEvalOutput
     from vime.runtime.local import LocalRuntime
+
+PROBE_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Evaluation:
     is_short: bool
     """Whether a dataset has fewer good rollouts than its min_eval_samples."""
     run_folder: str
+    probe: list[tuple[list[int], int]] = field(default_factory=list[tuple[list[int], int]])
+    """Some of the sequences of tokens that were generated, with the lengths of their responses."""
 
 
 def record(run: LocalRuntime, output: RolloutFnEvalOutput, metrics: dict[str, float], *, logged_by_plugin: bool) -> Evaluation:
@@ -37,4 +41,15 @@ def record(run: LocalRuntime, output: RolloutFnEvalOutput, metrics: dict[str, fl
         run.console.warn(line)
     if not logged_by_plugin:
         run.console.evaluation(step, full)
-    return Evaluation(step, list(output.data), full, bool(short), str(run.run_dir.path))
+    return Evaluation(step, list(output.data), full, bool(short), str(run.run_dir.path), _probe(output))
+
+
+def _probe(output: RolloutFnEvalOutput) -> list[tuple[list[int], int]]:
+    """The first sequences, up to the one that makes `PROBE_TOKENS` response tokens."""
+    probe: list[tuple[list[int], int]] = []
+    count = 0
+    for sample in (sample for data in output.data.values() for sample in data["samples"]):
+        if 0 < sample.response_length < len(sample.tokens) and count < PROBE_TOKENS:
+            probe.append((list(sample.tokens), sample.response_length))
+            count += sample.response_length
+    return probe

@@ -159,7 +159,7 @@ def test_the_index_names_every_page() -> None:
 
 def test_every_flag_on_the_pages_exists() -> None:
     fields = {name.replace("_", "-") for name in RunConfig.model_fields}
-    elsewhere = {"set", "config", "help", "json", "probe", "traceback", "import-timeout", "kind", "check", "model"}
+    elsewhere = {"set", "config", "help", "json", "probe", "traceback", "import-timeout", "kind", "check", "model", "checkpoints"}
     unknown: set[str] = set()
     for page in PAGES:
         for line in page.read_text(encoding="utf-8").splitlines():

@@ -127,17 +127,39 @@ def test_the_checkpoint_scores_in_transformers_as_the_run_reported(job: Job, sum
     assert greedy_score(job.path / "checkpoints" / "step_6", sums) == pytest.approx(reported, abs=1.5 / 64)
 
 
-def test_the_checkpoint_scores_in_vllm_as_the_run_reported(job: Job, sums: Path, vime: Any) -> None:
-    checkpoint = str(job.path / "checkpoints" / "step_6")
-    keys = ("--input-key", "prompt", "--label-key", "answer", "--rollout-max-response-len", "12")
+def test_models_of_a_list_score_as_the_run_reported(job: Job, sums: Path, model_factory: Callable[[bool], Path], vime: Any) -> None:
+    models = [str(model_factory(True)), *(str(job.path / "checkpoints" / f"step_{step}") for step in (2, 6)), str(model_factory(False))]
+    keys = ("--input-key", "prompt", "--label-key", "answer", "--rollout-max-response-len", "12", "--eval-temperature", "0")
     result = vime(
-        *("eval", "--plugin", "math", "--model", checkpoint, *keys),
-        *("--eval-prompt-data", "sums", str(sums), "--eval-temperature", "0", "--run-dir", "eval"),
+        *("eval", "--plugin", "math", "--checkpoints", *models, *keys, "--eval-prompt-data", "sums", str(sums), "--run-dir", "eval"),
         cwd=job.path,
     )
     assert result.returncode == 0, result.stderr
-    reported = Job([], job.path / "eval", result.stderr).by_step("eval")[-1]["eval/sums"]
-    assert reported == job.by_step("eval")[-1]["eval/sums"]
+    header, *rows = (line.split() for line in result.stdout.splitlines())
+    assert header == ["checkpoint", "dataset", "reward", "pass@1", "truncated", "length"] and [row[1] for row in rows] == ["sums"] * 4
+    lines = Job([], job.path / "eval", result.stderr).by_step("eval")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    reported = job.by_step("eval")
+    for line, expected in ((lines[0], reported[0]), (lines[2], reported[-1])):  # before the first step, and after the last
+        assert {k: v for k, v in line.items() if k.startswith("eval/")} == {k: v for k, v in expected.items() if k.startswith("eval/")}
+    results = json.loads((job.path / "eval" / "evaluation.json").read_text())
+    assert [entry["checkpoint"] for entry in results] == models
+    assert [entry["metrics"]["eval/sums"] for entry in results] == [line["eval/sums"] for line in lines]
+    assert len(list((job.path / "eval" / "samples").glob("eval_sums_*.parquet"))) == 4
+
+
+def test_an_evaluation_leaves_every_sample(job: Job, sums: Path) -> None:
+    import pyarrow.parquet
+
+    for step in (0, 3, 6):
+        rows = pyarrow.parquet.read_table(job.path / "samples" / f"eval_sums_{step:06d}.parquet").to_pylist()
+        prompts = [json.loads(line) for line in sums.read_text().splitlines()]
+        assert [(row["prompt"], row["label"]) for row in rows] == [(row["prompt"], row["answer"]) for row in prompts]
+        assert [row["index"] for row in rows] == [row["group_index"] for row in rows] == list(range(64))
+        assert {row["step"] for row in rows} == {step} and {row["status"] for row in rows} <= {"completed", "truncated"}
+        assert all(row["prompt_length"] == 4 and 0 < row["response_length"] <= 12 for row in rows)
+        score = next(line["eval/sums"] for line in job.by_step("eval") if line["step"] == step)
+        assert sum(row["reward"] for row in rows) / 64 == pytest.approx(score)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

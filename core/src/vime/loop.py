@@ -6,14 +6,19 @@ the new weights. Everything that a line does in detail belongs to the object it 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vime.errors import ConfigError
+from vime.errors import EXIT_FAILED, ConfigError
 from vime.runtime.interrupts import Interrupted, Interrupts
 from vime.runtime.local import LocalRuntime
+from vime.runtime.models import ModelSwitch, in_one_engine
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
+    from vime.runtime.evaluation import Evaluation
+    from vime.runtime.models import Model
 
 
 def train(resolved: Resolved) -> int:
@@ -53,16 +58,40 @@ def training_loop(run: LocalRuntime) -> None:
     run.save()
 
 
-def evaluate(resolved: Resolved) -> int:
-    """Evaluate the configured datasets once, without a trainer, and return the exit code."""
+def evaluate(resolved: Resolved, done: Callable[[Evaluation], None] = lambda _: None) -> int:
+    """Evaluate the configured datasets once, without a trainer, and return the exit code. `done` gets the result."""
     if not resolved.config.eval_datasets:
         raise ConfigError("there is nothing to evaluate", hint="name the data: --eval-prompt-data NAME FILE, or --eval-config FILE.yaml")
     with Interrupts() as interrupts:
         try:
             with LocalRuntime.start(resolved, interrupts, train=False) as run:
                 with interrupts.deferred():
-                    run.evaluate()
+                    evaluation = run.evaluate()
                 run.finish()
         except Interrupted as interrupt:
             return interrupt.exit_code
-    return 0
+    done(evaluation)
+    return EXIT_FAILED if evaluation.is_short else 0
+
+
+def evaluate_each(resolved: Resolved, models: Sequence[Model], done: Callable[[Model, Evaluation], None]) -> int:
+    """Evaluate one model after another, each as `evaluate` would alone, and return the exit code. `done` gets each result.
+
+    Models that differ in their weights only share an engine.
+    """
+    is_short, run_dir = False, None
+    with Interrupts() as interrupts:
+        try:
+            for alike in in_one_engine(models):
+                config = resolved.config.model_copy(update={"hf_checkpoint": str(alike[0].path)})
+                with LocalRuntime.start(replace(resolved, config=config), interrupts, train=False, run_dir=run_dir) as run:
+                    run_dir, switch = run.run_dir, ModelSwitch(run)
+                    with interrupts.deferred():
+                        for model in alike:
+                            interrupts.check()
+                            evaluation = switch.evaluate(model)
+                            is_short |= evaluation.is_short
+                            done(model, evaluation)
+        except Interrupted as interrupt:
+            return interrupt.exit_code
+    return EXIT_FAILED if is_short else 0

@@ -14,6 +14,7 @@ from vime.cli import ready
 from vime.cli.app import COMMANDS, main
 from vime.cli.help import of_training_only
 from vime.config import extras
+from vime.config.eval import EvalDatasetConfig
 from vime.config.load import FIELDS
 from vime.config.names import flag_of
 from vime.config.run_config import SECTIONS
@@ -175,6 +176,28 @@ def test_config_show(tmp_path: Path, capsys: Captured, monkeypatch: pytest.Monke
     assert shown["lr"] == {"value": 1e-5, "origin": f"file {tmp_path / 'run.yaml'}"}
     assert shown["eval_datasets"]["a"]["path"] == {"value": "a.jsonl", "origin": "flag --eval-prompt-data"}
     assert set(FIELDS) <= set(shown)
+
+
+def test_config_show_names_the_level_of_every_setting_of_a_dataset(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "eval.yaml"
+    file.write_text("eval:\n  defaults: {top_k: 3}\n  datasets: [{name: a b, path: a.jsonl, temperature: 0}]\n")
+    words = ["config", "show", "--model", "m", "--eval-config", str(file), "--eval-top-p", "0.5"]
+    expected = {
+        "temperature": (0.0, f"dataset entry ({file})"),
+        "top_k": (3, f"eval.defaults ({file})"),
+        "top_p": (0.5, "flag --eval-top-p"),
+        "max_response_len": (1024, "default (--rollout-max-response-len)"),
+    }
+    assert main(words) == 0
+    _, _, text = capsys.readouterr().out.partition("# evaluation dataset a b\n")
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines()}
+    for name, (value, origin) in expected.items():
+        assert lines[name].split("#")[0].strip() == f"{name}: {value}" and lines[name].endswith(f"# {origin}")
+    assert set(EvalDatasetConfig.model_fields) <= set(lines)
+
+    assert main([*words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["eval_datasets"]["a b"]
+    assert {name: (shown[name]["value"], shown[name]["origin"]) for name in expected} == expected
 
 
 def test_config_show_warns_of_plugins_that_a_run_would_refuse(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vime.config.eval import EvalDatasetConfig
+from vime.config.eval import EvalDatasetConfig, dataset_doubts
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError
 
@@ -79,7 +79,19 @@ def test_zero_and_false_are_values() -> None:
         ({"defaults": {"temprature": 0}, "datasets": {}}, "eval.defaults: unknown key 'temprature'", "did you mean 'temperature'?"),  # J1
         ({"datasets": {"a": {"path": "a", "topk": 1}}}, "eval.datasets.a: unknown key 'topk'", "did you mean 'top_k'?"),
         ({"dataset": {}}, "eval: unknown key 'dataset'", "did you mean 'datasets'?"),
-        ({"defaults": {"name": "a"}, "datasets": {}}, "eval.defaults: unknown key 'name'", "known keys: "),
+        ({"defaults": {"name": "a"}, "datasets": {}}, "eval.defaults: unknown key 'name'", "each dataset has a name of its own"),
+        ({"defaults": {"path": "a"}, "datasets": {}}, "eval.defaults: unknown key 'path'", "each dataset has a path of its own"),
+        ({"datasets": [{"name": "a", "path": "a", "tempreature": 1}]}, "eval.datasets.a: unknown key 'tempreature'", "did you mean"),
+        ({"defaults": {}}, "eval: no datasets", "for example datasets: ["),
+        ({"datasets": []}, "eval.datasets names no dataset", "for example datasets: ["),
+        ({"datasets": {}}, "eval.datasets names no dataset", "for example datasets: ["),
+        ({"datasets": {"a": {"path": None}}}, "eval.datasets.a: no path", "each dataset has a name and a path"),
+        ({"datasets": {True: {"path": "a"}}}, "eval.datasets: the name True is not text", "write names such as yes"),
+        (
+            {"datasets": {"a": {"path": "a", "top-p": 1.0, "top_p": 1.0}}},
+            "eval.datasets.a: 'top_p' comes twice, in two spellings",
+            "keep one",
+        ),
         ({"datasets": [{"path": "a"}]}, "eval.datasets.0: no name", "each dataset has a name and a path"),
         ({"datasets": {"a": {}}}, "eval.datasets.a: no path", "each dataset has a name and a path"),
         ({"datasets": ["a.jsonl"]}, "eval.datasets[0]: expected a mapping, got 'a.jsonl'", ""),
@@ -116,6 +128,87 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1,\n")
     with pytest.raises(ConfigError, match="is not YAML"):
         datasets(eval_config=str(tmp_path / "broken.yaml"))
+
+
+def test_an_empty_file_and_keys_beside_eval_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "eval.yaml"
+    file.write_text("# nothing yet\n")
+    with pytest.raises(ConfigError, match=r"--eval-config .*eval\.yaml is empty"):
+        datasets(eval_config=str(file))
+    file.write_text("eval: {datasets: {a: {path: a.jsonl}}}\ndefaults: {temperature: 0}\n")
+    with pytest.raises(ConfigError, match=r"eval\.yaml: unknown key 'defaults' beside eval") as refused:
+        datasets(eval_config=str(file))
+    assert refused.value.hint == "put it under eval:"
+
+
+def test_a_path_in_the_place_of_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'x/a\.jsonl' stands where the name of 'b\.jsonl' is expected") as refused:
+        datasets(eval_prompt_data=["x/a.jsonl", "b.jsonl"])
+    assert refused.value.hint == "names and paths in turn: --eval-prompt-data a x/a.jsonl ..."
+
+
+def test_null_leaves_a_setting_to_the_next_level() -> None:
+    section = {"defaults": {"top_k": 4, "top_p": None}, "datasets": {"a": {"path": "a", "top_k": None, "metadata_overrides": None}}}
+    (dataset,) = datasets(eval=section, eval_top_p=0.5)
+    assert (dataset.top_k, dataset.top_p, dataset.metadata_overrides) == (4, 0.5, {})
+    assert dataset.sets("top_k") and not dataset.sets("top_p")
+
+
+def test_anchors_and_merges(tmp_path: Path) -> None:
+    (tmp_path / "eval.yaml").write_text(
+        "defaults: &d {temperature: 0}\ndatasets:\n  - &a {name: a, path: a.jsonl, top_k: 3}\n"
+        "  - {<<: *a, name: b}\n  - {<<: *d, name: c, path: c}\n"
+    )
+    assert [(d.name, d.path, d.top_k, d.temperature) for d in datasets(eval_config=str(tmp_path / "eval.yaml"))] == [
+        ("a", "a.jsonl", 3, 0.0),
+        ("b", "a.jsonl", 3, 0.0),
+        ("c", "c", -1, 0.0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["math/aime 24", "数学", "a-b", "a.b@1"])
+def test_names_may_have_slashes_blanks_and_other_letters(name: str) -> None:
+    assert datasets(eval_prompt_data=[name, "a.jsonl"])[0].name == name
+
+
+@pytest.mark.parametrize("name", [" a", "a\n", "a\x1b[31m"])
+def test_names_that_cannot_be_shown_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="its name begins or ends in a blank, or has a character that cannot be shown"):
+        datasets(eval_prompt_data=[name, "a.jsonl"])
+
+
+@pytest.mark.parametrize("end", ["-pass@2", "-truncated_ratio", "/failed_samples", "/response_len/mean"])
+def test_a_name_that_is_a_metric_of_another_dataset_is_refused(end: str) -> None:
+    with pytest.raises(ConfigError, match=f"the mean reward of the one is called as a metric of the other, eval/a{end}"):
+        datasets(eval_prompt_data=[f"a{end}", "b.jsonl", "a", "a.jsonl"])
+    assert len(datasets(eval_prompt_data=["a-hard", "b.jsonl", "a", "a.jsonl"])) == 2
+
+
+def test_lengths_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"dataset 'a': min_new_tokens is 9, more than its max_response_len 8"):
+        datasets(eval={"datasets": {"a": {"path": "a", "max_response_len": 8}}}, rollout_min_new_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("entry", "flags", "doubt"),
+    [
+        ({"rm_type": "math"}, {"custom_rm_path": "m.f"}, "evaluation dataset 'a': rm_type math has no effect beside custom_rm_path m.f"),
+        ({"apply_chat_template_kwargs": {"x": 1}}, {}, "evaluation dataset 'a': apply_chat_template_kwargs has no effect without"),
+        ({}, {"skip_eval_before_train": True}, "there is no evaluation: --skip-eval-before-train"),
+    ],
+)
+def test_what_has_no_effect_is_said(entry: dict[str, Any], flags: dict[str, Any], doubt: str) -> None:
+    given = {"eval": {"datasets": {"a": {"path": "a", **entry}}}, **flags}
+    (found,) = dataset_doubts(RunConfig(**given))
+    assert found.startswith(doubt)
+    usual: dict[str, Any] = {"eval_prompt_data": ["a", "a.jsonl"], "eval_interval": 2}
+    assert not dataset_doubts(RunConfig(**usual))
+
+
+def test_an_evaluation_function_without_datasets_has_no_effect() -> None:
+    assert dataset_doubts(RunConfig(eval_function_path="m.f")) == [
+        "eval_function_path has no effect without evaluation datasets (--eval-prompt-data or --eval-config)"
+    ]
 
 
 def test_metadata_is_written_over() -> None:

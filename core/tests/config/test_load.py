@@ -100,7 +100,11 @@ def test_a_wrong_type_says_flag_expected_and_got(flags: dict[str, Any], message:
         ("lr: [1", "is not YAML", None),
         ("- lr", "expected a mapping of keys to values, got list", None),
         ("eval: {defaults: {temprature: 0}, datasets: {}}", "eval.defaults: unknown key 'temprature'", "did you mean 'temperature'?"),
-        ("eval: {datasets: {a: {path: a, top_p: 2}}}", "evaluation dataset 0: top_p: expected a number above 0 and at most 1, got 2", None),
+        (
+            "eval: {datasets: {a: {path: a, top_p: 2}}}",
+            "evaluation dataset 'a': top_p: expected a number above 0 and at most 1, got 2",
+            None,
+        ),
     ],
 )
 def test_wrong_files(yaml_file: Path, text: str, message: str, hint: str | None) -> None:
@@ -259,17 +263,65 @@ def test_no_quickstart_where_a_model_or_data_is_named(named: dict[str, Any]) -> 
     assert not load(named, quickstart=quickstart).config.quickstart
 
 
-def test_origins_of_dataset_settings(yaml_file: Path) -> None:
-    write(yaml_file, "eval_top_p: 0.5\neval: {defaults: {top_k: 3}, datasets: {a: {path: a.jsonl}}}\n")
-    origins = load({"eval_temperature": "0"}, yaml_file).origins
+def test_an_evaluation_of_checkpoints_with_the_file_of_their_run(yaml_file: Path) -> None:
+    write(
+        yaml_file, f"hf_checkpoint: base\nload: auto\nrun_dir: {yaml_file.parent}\nlr: 1e-5\neval_datasets: [{{name: a, path: a.jsonl}}]\n"
+    )
+    resolved = load({}, yaml_file, purpose="eval", model="run/checkpoints/step_2")
+    config = resolved.config
+    assert (config.hf_checkpoint, config.load, config.run_dir, config.num_rollout) == ("run/checkpoints/step_2", None, None, 0)
+    assert (config.run_name, config.lr, [data.name for data in config.eval_datasets]) == ("checkpoints", 1e-5, ["a"])
+    assert resolved.origins["hf_checkpoint"] == "flag --checkpoints"
+    assert load({"run_dir": "x"}, yaml_file, purpose="eval").config.run_dir == "x"
+    assert load({}, yaml_file).config.run_dir == str(yaml_file.parent)
+
+
+THREE_LEVELS = "defaults: {top_k: 3, temperature: 0.5}\ndatasets: {a: {path: a.jsonl, temperature: 0}}\n"
+AS_A_LIST = "defaults: {top_k: 3, temperature: 0.5}\ndatasets: [{name: a, path: a.jsonl, temperature: 0}]\n"
+
+
+@pytest.mark.parametrize("text", [THREE_LEVELS, AS_A_LIST], ids=["mapping", "list"])
+@pytest.mark.parametrize("where", ["root", "under eval", "in --config"])
+def test_origins_of_dataset_settings(yaml_file: Path, tmp_path: Path, text: str, where: str) -> None:
+    under = "eval:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    file = yaml_file if where == "in --config" else tmp_path / "eval.yaml"
+    write(yaml_file, "eval_top_p: 0.25\n")
+    write(file, {"root": text, "under eval": under, "in --config": f"eval_top_p: 0.25\n{under}"}[where])
+    flags = {"eval_max_response_len": "7"} | ({} if where == "in --config" else {"eval_config": str(file)})
+    resolved = load(flags, yaml_file)
     expected = {
-        "path": f"file {yaml_file}",
-        "top_k": f"file {yaml_file}",
-        "top_p": f"file {yaml_file}",
-        "temperature": "flag --eval-temperature",
+        "name": (f"dataset entry ({file})", "a"),
+        "path": (f"dataset entry ({file})", "a.jsonl"),
+        "temperature": (f"dataset entry ({file})", 0.0),
+        "top_k": (f"eval.defaults ({file})", 3),
+        "max_response_len": ("flag --eval-max-response-len", 7),
+        "top_p": (f"file {yaml_file} (eval_top_p)", 0.25),
+        "input_key": ("default (--input-key)", "input"),
+        "n_samples_per_eval_prompt": ("default (--n-samples-per-eval-prompt)", 1),
+        "min_eval_samples": ("default", None),
+        "rm_type": ("default", None),
     }
-    assert {key: origins[f"eval_datasets.a.{key}"] for key in expected} == expected
-    assert origins["eval_datasets.a.max_response_len"] == "default"
+    (dataset,) = resolved.config.eval_datasets
+    assert {key: (resolved.origins[f"eval_datasets.a.{key}"], getattr(dataset, key)) for key in expected} == expected
+
+
+def test_a_wrong_value_is_named_with_dataset_and_level(yaml_file: Path) -> None:
+    write(yaml_file, "defaults: {apply_chat_template: 'true'}\ndatasets: {a: {path: a.jsonl}}\n")
+    assert refusal({"eval_config": str(yaml_file)}).message == (
+        "evaluation dataset 'a': apply_chat_template (eval.defaults): expected true or false, got 'true'"
+    )
+    write(yaml_file, "datasets: [{name: a, path: a.jsonl, stop: '</s>'}]\n")
+    assert (
+        refusal({"eval_config": str(yaml_file)}).message
+        == "evaluation dataset 'a': stop: expected a list, each text that is not empty, got '</s>'"
+    )
+    write(yaml_file, "datasets: [{name: a, path: a.jsonl, stop: ['']}]\n")
+    assert (
+        refusal({"eval_config": str(yaml_file)}).message
+        == "evaluation dataset 'a': stop: expected a list, each text that is not empty, got ''"
+    )
+    write(yaml_file, "datasets: [{name: 2024, path: a.jsonl}]\n")
+    assert refusal({"eval_config": str(yaml_file)}).message.startswith("evaluation dataset 2024: name: expected text")
 
 
 def test_a_dump_reads_back_equal_and_can_be_changed(yaml_file: Path) -> None:

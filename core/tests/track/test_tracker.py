@@ -196,6 +196,8 @@ def test_kept_and_dropped_samples_in_one_table(tmp_path):
         "kept": True,
         "drop_reason": None,
         "removed": False,
+        "rm_type": None,
+        "prompt_length": 0,
         "response_length": 1,
         "weight_versions": [3, 4],
         "metadata": None,
@@ -210,12 +212,29 @@ def test_kept_and_dropped_samples_in_one_table(tmp_path):
     )
 
 
+def test_lengths_and_the_reward_that_a_sample_names(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    sample = _sample(tokens=[1, 2, 3, 4], response_length=1, metadata={"rm_type": "math"}, reward={"score": 1.0, "pred": "5"})
+    (row,) = pyarrow.parquet.read_table(write_samples(tmp_path, 0, "eval_a", [[sample]])).to_pylist()
+    assert (row["rm_type"], row["prompt_length"], row["response_length"]) == ("math", 3, 1)
+    assert json.loads(row["reward"]) == {"score": 1.0, "pred": "5"}
+
+
+def test_no_two_datasets_share_a_file(tmp_path):
+    names = ["a b", "a_b", "a/b", "a%20b", "数学", "物理", "a-b", "a.b", "../a"]
+    paths = {samples_path(tmp_path, f"eval_{name}", 0) for name in names}
+    assert len(paths) == len(names) and all(path.parent == tmp_path for path in paths)
+    assert samples_path(tmp_path, "eval_math/aime", 3).name == "eval_math%2Faime_000003.parquet"
+
+
 def test_dict_rewards_are_json(tmp_path):
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
     path = write_samples(tmp_path, 0, "a/b c", [[_sample(reward={"acc": 1, "x": math.nan}), _sample(reward=None), _sample(reward=0.5)]])
-    assert path.name == "a_b_c_000000.parquet"
+    assert path.name == "a%2Fb%20c_000000.parquet"
     assert [row["reward"] for row in pyarrow.parquet.read_table(path).to_pylist()] == ['{"acc": 1, "x": NaN}', None, "0.5"]
 
 

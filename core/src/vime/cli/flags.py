@@ -25,21 +25,25 @@ class ParsedFlags:
     config_file: Path | None = None
     switches: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
 
 
-def parse_flags(words: list[str], *, switches: tuple[str, ...] = (), seconds: tuple[str, ...] = ()) -> ParsedFlags:
+def parse_flags(
+    words: list[str], *, switches: tuple[str, ...] = (), seconds: tuple[str, ...] = (), lists: tuple[str, ...] = ()
+) -> ParsedFlags:
     """Read `--flag value`, `--flag=value`, `--switch`, `--no-switch` and `--flag value value ...`.
 
-    `switches` are those of the command itself, such as "json", and `seconds` its flags with a number of seconds. Raises
-    ConfigError for an unknown flag (with the nearest name, or with what replaces it), a missing value, a flag that is
-    given twice, and a word that belongs to no flag.
+    `switches` are those of the command itself, such as "json", `seconds` its flags with a number of seconds, and
+    `lists` those with several values, which may be repeated. Raises ConfigError for an unknown flag (with the nearest
+    name, or with what replaces it), a missing value, a flag that is given twice, and a word that belongs to no flag.
     """
     parsed = ParsedFlags()
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
-            raise ConfigError(f"unexpected word {word!r}", hint="values come after their flag: --flag VALUE")
+            several = "several models: --checkpoints PATH PATH ..." if "checkpoints" in lists and "hf_checkpoint" in parsed.values else None
+            raise ConfigError(f"unexpected word {word!r}", hint=several or "values come after their flag: --flag VALUE")
         name, has_value, value = word[2:].partition("=")
         if has_value:
             rest.insert(0, value)
@@ -49,6 +53,8 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = (), seconds: tu
             parsed.switches.add(name)
         elif name in seconds:
             parsed.seconds[name] = positive_seconds(f"--{name}", _one_value(f"--{name}", "seconds", rest, bool(has_value)))
+        elif name in lists:
+            parsed.lists.setdefault(name, []).extend(_values(f"--{name}", "a path", rest, bool(has_value)))
         elif name == "config":
             if parsed.config_file is not None:
                 raise ConfigError("--config is given twice", hint="keep one of them; flags go over the file")
@@ -56,8 +62,8 @@ def parse_flags(words: list[str], *, switches: tuple[str, ...] = (), seconds: tu
         elif name == "set":
             parsed.values.setdefault("set", []).extend(_values("--set", "plugin.key=value", rest, bool(has_value)))
         else:
-            own = nearest(name, (*switches, *seconds))
-            if own is not None and nearest(field_of(name), [*FIELDS, *switches]) not in FIELDS:
+            own = nearest(name, (*switches, *seconds, *lists))
+            if own is not None and nearest(field_of(name), [*FIELDS, *switches, *lists]) not in FIELDS:
                 raise ConfigError(f"unknown flag --{name}", hint=f"did you mean --{own}?")
             _read_field(name, rest, bool(has_value), parsed.values)
     return parsed
@@ -135,9 +141,12 @@ def _values(flag: str, expected: str, rest: list[str], has_value: bool) -> list[
     return values
 
 
-def resolve(parsed: ParsedFlags, env: dict[str, str], *, purpose: Any = "train", check_files: bool = True) -> Resolved:
+def resolve(
+    parsed: ParsedFlags, env: dict[str, str], *, purpose: Any = "train", check_files: bool = True, model: str | None = None
+) -> Resolved:
     """The configuration of a command: its flags over the environment over its file over the quickstart."""
-    return load_config(parsed.values, parsed.config_file, env, quickstart=_quickstart_values, purpose=purpose, check_files=check_files)
+    options = {"quickstart": _quickstart_values, "purpose": purpose, "check_files": check_files, "model": model}
+    return load_config(parsed.values, parsed.config_file, env, **options)
 
 
 def _quickstart_values() -> dict[str, Any]:

@@ -21,7 +21,7 @@ _PATHS_OF_EVALUATION = {
     "custom_eval_rollout_log_function_path",
 }
 _OF_TRAINING_ONLY = {
-    *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints", "sample_every"),
+    *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints"),
     *("debug_rollout_only", "debug_train_only", "save_debug_rollout_data", "load_debug_rollout_data"),
     *("ref_load", "check_weights_every", "check_weights_tolerance", "trainer_ranks"),
     *("prompt_data", "rollout_max_prompt_len", "rollout_shuffle"),
@@ -167,11 +167,25 @@ class ConfiguredCommand(typer.core.TyperCommand):
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, self.epilog or "")
 
 
+_OF_EVAL = Group(
+    "Evaluate",
+    [
+        Entry(
+            "--checkpoints",
+            "Models to evaluate one after another, with a table of their scores: checkpoints, folders of them, run folders (all that is in "
+            "them), and model folders in Hugging Face format.",
+            "PATH...",
+        ),
+        Entry("--json", "Print the scores as JSON."),
+    ],
+)
+
+
 class EvalCommand(typer.core.TyperCommand):
     """`vime eval --help`: the flags that change an evaluation."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        groups = [CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
+        groups = [_OF_EVAL, CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
         more = "The flags of training are taken too, so that one file serves both commands, and have no effect here: vime train --help"
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, f"{self.epilog}\n{more}")
 

@@ -13,11 +13,13 @@ from packaging.utils import canonicalize_name
 
 from vime.cli.flags import parse_flags, resolve
 from vime.cli.render import waiting_for, warn
+from vime.cli.tables import print_table
 from vime.plugins.discovery import Catalog, PluginEntry, Status, discover
 from vime.plugins.manager import selected
 from vime.plugins.probe import TIMEOUT, Probe, probe_all
 
 HEADER = ("name", "distribution", "enabled", "status", "detail")
+_COLOURS = {"ok": "green", "broken": "red", "conflict": "red", "incompatible": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,8 @@ def list_command(words: list[str]) -> int:
         sys.stdout.write(json.dumps([row.to_json() for row in rows], indent=2) + "\n")
     elif not rows:
         sys.stdout.write("no plugin is installed; try: pip install vime-rm-math\n")
-    elif sys.stdout.isatty():
-        _print_table(rows)
     else:
-        sys.stdout.write(_plain_table(rows))
+        print_table(HEADER, [_shown(row) for row in rows], styles=_COLOURS)
     for name in names:
         if not catalog.named(name):
             warn(f"plugin {name!r} is enabled and not installed, so a run would be refused: {catalog.suggestion(name)}")
@@ -85,26 +85,3 @@ def _shown(row: Row) -> tuple[str, ...]:
     if row.hooks and not detail:
         detail = ", ".join(row.hooks)
     return row.name or "(none)", f"{row.distribution} {row.version}", "yes" if row.enabled else "", row.status, detail
-
-
-def _plain_table(rows: list[Row]) -> str:
-    """Columns of equal width, for pipes and files."""
-    lines = [HEADER, *(_shown(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
-
-
-def _print_table(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    colours = {"ok": "green", "broken": "red", "conflict": "red", "incompatible": "yellow"}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in HEADER:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        cells = [escape(cell) for cell in _shown(row)]
-        cells[3] = f"[{colours[row.status]}]{cells[3]}[/]"
-        table.add_row(*cells)
-    Console(file=sys.stdout, highlight=False).print(table)

@@ -1,29 +1,29 @@
 """Evaluation datasets: what each is, and where each of its settings comes from.
 
 A setting is taken from the dataset's own entry, else from `eval.defaults`, else from the flags: `eval_*` first, then
-the rollout's or the plain one.
+the rollout's or the plain one. vime.config.eval_entries reads the two upper levels.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import yaml
 from pydantic import Field
 
-from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK
-from vime.config.kinds import ConfigLoader
-from vime.config.names import nearest
+from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
 from vime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vime.config.run_config import RunConfig
 
 
 class EvalDatasetConfig(Section):
     """One evaluation dataset. In `args.eval_datasets` every setting is resolved; None then means that no level sets it."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Word
     path: PathStr
     n_samples_per_eval_prompt: Count | None = None
     temperature: NonNegative | None = None
@@ -32,19 +32,20 @@ class EvalDatasetConfig(Section):
     max_response_len: Count | None = None
     min_new_tokens: CountOrZero | None = None
     repetition_penalty: Positive | None = None
-    stop: list[str] | None = None
+    stop: list[Word] | None = None
     stop_token_ids: list[int] | None = None
-    input_key: str | None = None
-    label_key: str | None = None
-    tool_key: str | None = None
-    metadata_key: str | None = None
+    input_key: Word | None = None
+    label_key: Word | None = None
+    tool_key: Word | None = None
+    metadata_key: Word | None = None
     apply_chat_template: bool | None = None
     apply_chat_template_kwargs: dict[str, Any] | None = None
-    rm_type: str | None = None
-    custom_rm_path: str | None = None
-    custom_generate_function_path: str | None = None
+    rm_type: Word | None = None
+    custom_rm_path: Word | None = None
+    custom_generate_function_path: Word | None = None
     metadata_overrides: dict[str, Any] = Field(default_factory=dict)
     min_eval_samples: Count | None = None
+    """Rollouts that have to be generated and scored for the dataset's scores to count."""
 
     def inject_metadata(self, metadata: Any) -> dict[str, Any]:
         """A copy of a row's metadata with this dataset's own rm_type, then its metadata_overrides, written over it.
@@ -99,78 +100,52 @@ def fill_from_flags(dataset: EvalDatasetConfig, flags: Mapping[str, Any]) -> Eva
     return filled
 
 
-def entries_from_words(words: Sequence[str]) -> list[dict[str, Any]]:
-    """The datasets of `--eval-prompt-data NAME PATH [NAME PATH ...]`, or of a single path."""
-    if len(words) == 1:
-        return [{"name": _name_of_path(words[0]), "path": words[0]}]
-    if len(words) % 2:
-        raise ConfigError(
-            f"--eval-prompt-data: expected names and paths in turn, got {len(words)} words: {' '.join(words)}",
-            hint="for example --eval-prompt-data gsm8k test.jsonl easy easy.jsonl",
-        )
-    return [{"name": name, "path": path} for name, path in zip(words[::2], words[1::2], strict=True)]
+_METRICS = re.compile(r"-truncated_ratio|-pass@\d+|/failed_samples|/response_len/(mean|median|max|min)")
+"""What stands after the name of a dataset in the names of its metrics."""
 
 
-def _name_of_path(path: str) -> str:
-    return Path(path.partition("@[")[0].removeprefix("hf:").replace(":", "-")).stem
-
-
-def entries_from_file(path: str) -> list[dict[str, Any]]:
-    """The datasets of an `--eval-config` file: at its root, or under `eval:`."""
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=ConfigLoader)
-    except OSError as error:
-        raise ConfigError(f"--eval-config {path}: {error.strerror}", hint="give the path of a YAML file with `datasets`") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--eval-config {path} is not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"--eval-config {path} is not YAML: {' '.join(str(error).split())}") from error
-    if isinstance(content, dict) and "eval" in content:
-        return entries_from_section(cast("dict[str, Any]", content)["eval"], f"{path}: eval")
-    return entries_from_section(content, path)
-
-
-def entries_from_section(section: Any, where: str) -> list[dict[str, Any]]:
-    """The datasets of `{defaults: {...}, datasets: ...}`, each with the defaults filled in. `where` begins the messages."""
-    section = _mapping(section, where)
-    _refuse_unknown(section, ("defaults", "datasets"), where)
-    defaults = _mapping(section.get("defaults") or {}, f"{where}.defaults")
-    _refuse_unknown(defaults, [key for key in EvalDatasetConfig.model_fields if key not in ("name", "path")], f"{where}.defaults")
-    datasets = section.get("datasets")
-    if isinstance(datasets, dict):
-        named = cast("dict[str, Any]", datasets)
-        entries = [{"name": str(name), **_mapping(entry or {}, f"{where}.datasets.{name}")} for name, entry in named.items()]
-    elif isinstance(datasets, list):
-        entries = [_mapping(entry, f"{where}.datasets[{index}]") for index, entry in enumerate(cast("list[Any]", datasets))]
-    else:
-        raise ConfigError(f"{where}.datasets: expected a list or a mapping of datasets, got {datasets!r}")
-    for index, entry in enumerate(entries):
-        label = f"{where}.datasets.{entry.get('name', index)}"
-        _refuse_unknown(entry, EvalDatasetConfig.model_fields, label)
-        for required in ("name", "path"):
-            if required not in entry:
-                raise ConfigError(f"{label}: no {required}", hint="each dataset has a name and a path")
-    return [{**defaults, **entry} for entry in entries]
-
-
-def refuse_duplicates(datasets: Sequence[EvalDatasetConfig]) -> None:
-    """Two datasets of one name would write over each other's metrics."""
+def refuse_impossible(datasets: Sequence[EvalDatasetConfig]) -> None:
+    """Raise ConfigError for datasets that would write over each other's metrics, and for lengths that exclude each other."""
     twice = [name for name, count in Counter(dataset.name for dataset in datasets).items() if count > 1]
     if twice:
         paths = ", ".join(dataset.path for dataset in datasets if dataset.name == twice[0])
         raise ConfigError(f"two evaluation datasets are named {twice[0]!r}: {paths}", hint="give each a name of its own")
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {value!r}")
-    return {str(key).replace("-", "_"): item for key, item in cast("dict[Any, Any]", value).items()}
-
-
-def _refuse_unknown(section: Mapping[str, Any], known: Any, where: str) -> None:
-    for key in section:
-        if key not in known:
-            close = nearest(key, known)
+    names = [dataset.name for dataset in datasets]
+    for name in names:
+        if not name.isprintable() or name != name.strip():
             raise ConfigError(
-                f"{where}: unknown key {key!r}", hint=f"did you mean {close!r}?" if close else "known keys: " + ", ".join(known)
+                f"evaluation dataset {name!r}: its name begins or ends in a blank, or has a character that cannot be shown",
+                hint="it becomes a part of the names of metrics and files",
             )
+        for other in names:
+            if other != name and other.startswith(name) and _METRICS.fullmatch(other[len(name) :]):
+                raise ConfigError(
+                    f"evaluation datasets {name!r} and {other!r}: the mean reward of the one is called as a metric of the other, "
+                    f"eval/{other}",
+                    hint="choose another name",
+                )
+    for dataset in datasets:
+        least, most = dataset.min_new_tokens or 0, dataset.max_response_len
+        if most is not None and least > most:
+            raise ConfigError(
+                f"evaluation dataset {dataset.name!r}: min_new_tokens is {least}, more than its max_response_len {most}",
+                hint="lower the one or raise the other; vime config show says where each comes from",
+            )
+
+
+def dataset_doubts(config: RunConfig) -> list[str]:
+    """Settings of evaluations that have no effect beside others, one line each."""
+    doubts: list[str] = []
+    for dataset in config.eval_datasets:
+        where = f"evaluation dataset {dataset.name!r}"
+        if dataset.sets("rm_type") and dataset.custom_rm_path is not None:
+            doubts.append(
+                f"{where}: rm_type {dataset.rm_type} has no effect beside custom_rm_path {dataset.custom_rm_path}, which goes first"
+            )
+        if dataset.sets("apply_chat_template_kwargs") and dataset.apply_chat_template_kwargs and not dataset.apply_chat_template:
+            doubts.append(f"{where}: apply_chat_template_kwargs has no effect without apply_chat_template")
+    if config.eval_datasets and config.eval_interval is None and config.skip_eval_before_train and not config.debug_train_only:
+        doubts.append("there is no evaluation: --skip-eval-before-train leaves out the first, and no --eval-interval asks for more")
+    if config.eval_function_path is not None and not config.eval_datasets:
+        doubts.append("eval_function_path has no effect without evaluation datasets (--eval-prompt-data or --eval-config)")
+    return doubts

@@ -19,6 +19,7 @@ def _path_as_str(value: Any) -> Any:
 
 PathStr = Annotated[str, BeforeValidator(_path_as_str)]
 """A path. Stored as a string, so that a configuration is plain data."""
+Word = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]

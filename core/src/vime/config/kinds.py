@@ -104,7 +104,8 @@ def _of_annotation(annotation: Any) -> Kind:
     if origin is Literal:
         return Kind(str if isinstance(arguments[0], str) else int, choices=arguments)
     if origin is list:
-        return Kind(list, item=_of_annotation(arguments[0]) if arguments[0] in _NAMES else None)
+        item = _of_annotation(arguments[0])
+        return Kind(list, item=item if item.base in _NAMES else None)
     if origin is dict:
         return Kind(dict)
     return Kind(annotation)

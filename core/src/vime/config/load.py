@@ -10,7 +10,8 @@ from typing import Any, Literal, cast
 import yaml
 from pydantic import ValidationError
 
-from vime.config.eval import FLAGS, EvalDatasetConfig, flag_behind
+from vime.config.eval import EvalDatasetConfig, flag_behind
+from vime.config.eval_entries import ENTRY, EvalEntry, read_entries
 from vime.config.inputs import check_inputs, find_model, refuse_missing_parts, refuse_unsupported
 from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
 from vime.config.labels import label_doubts
@@ -44,7 +45,9 @@ class Resolved:
     """A configuration, where each value came from, and what is doubtful about it.
 
     `origins` has every field of RunConfig, and `eval_datasets.<name>.<key>` for the settings of each dataset. Values:
-    "flag --lr", "file run.yaml", "environment VIME_PLUGINS", "quickstart", "derived", "default".
+    "flag --lr", "file run.yaml", "environment VIME_PLUGINS", "quickstart", "derived", "default". Those of datasets also
+    say which level it is: "dataset entry (eval.yaml)", "eval.defaults (eval.yaml)", and of the flags which one:
+    "flag --eval-top-p", "file run.yaml (eval_top_p)", "default (--rollout-top-p)".
     """
 
     config: RunConfig
@@ -69,13 +72,15 @@ def load_config(
     quickstart: Callable[[], Mapping[str, Any]] | None = None,
     purpose: Purpose = "train",
     check_files: bool = True,
+    model: str | None = None,
 ) -> Resolved:
     """Resolve a configuration: flags over environment over file over quickstart over the defaults of the fields.
 
     `argv_flags` maps fields to what the command line gave (words, lists of words, booleans; typed values are taken as
     they are), and "set" to the list of its plugin.key=value. `quickstart` gives the values to use where neither a model
-    nor data is named. With `check_files` the files that it names are looked at, other
-    than data. Raises ConfigError or CheckpointError, without importing anything heavy.
+    nor data is named. With `check_files` the files that it names are looked at, other than data. `model` is the first of
+    `vime eval --checkpoints`, which goes over any other. Raises ConfigError or CheckpointError, without importing
+    anything heavy.
     """
     layers = [_file_layer(file)] if file is not None else []
     layers += [_environment_layer(env), _flag_layer(argv_flags)]
@@ -84,17 +89,21 @@ def load_config(
     values, origins = _merge(layers)
     _take_model_from_checkpoint(values, origins)
     if purpose == "eval":
-        _evaluate_only(values, origins)
+        _evaluate_only(values, origins, model, file)
     if check_files:
         refuse_unsupported(values)
-    config = _validate(values, origins)
+    entries = read_entries(values)
+    if entries:
+        values["eval_datasets"] = [entry.values for entry in entries]
+        values.pop("eval", None)
+    config = _validate(values, origins, entries)
     if check_files:
         refuse_missing_parts(config)
         check_inputs(config)
         if config.hf_checkpoint is not None:
             config = config.model_copy(update={"hf_checkpoint": str(find_model(config.hf_checkpoint))})
     doubts = [*warnings_about(config), *label_doubts(config, look=check_files)]
-    return Resolved(config, _all_origins(config, values, origins), tuple(doubts))
+    return Resolved(config, _all_origins(config, origins, entries), tuple(doubts))
 
 
 def _file_layer(file: Path) -> _Layer:
@@ -243,15 +252,27 @@ def _take_model_from_checkpoint(values: dict[str, Any], origins: dict[str, str])
         values["hf_checkpoint"], origins["hf_checkpoint"] = load, origins["load"]
 
 
-def _evaluate_only(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says."""
-    for name in ("num_epoch", "skip_eval_before_train"):
+def _evaluate_only(values: dict[str, Any], origins: dict[str, str], model: str | None, file: Path | None) -> None:
+    """`vime eval` is a run of no rollouts, as `--num-rollout 0` says it, whatever the file of the training run says.
+
+    With the config.yaml of a run it does not write into the folder of that run.
+    """
+    left_out = ["num_epoch", "skip_eval_before_train"]
+    if model is not None:
+        left_out += ["load", "quickstart"]
+    if file is not None and origins.get("run_dir") == f"file {file}" and Path(values["run_dir"] or ".").resolve() == file.resolve().parent:
+        left_out += ["run_dir", "save"]
+    for name in left_out:
         values.pop(name, None)
         origins.pop(name, None)
     values["num_rollout"], origins["num_rollout"] = 0, "derived"
+    if model is not None:
+        values["hf_checkpoint"], origins["hf_checkpoint"] = model, "flag --checkpoints"
+        if values.get("name") is None:
+            values["name"], origins["name"] = "checkpoints", "derived"
 
 
-def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:
+def _validate(values: Mapping[str, Any], origins: Mapping[str, str], entries: Sequence[EvalEntry]) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
@@ -263,7 +284,10 @@ def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfi
         )
         kind = kinds_of(RunConfig)[str(name)]
         if name == "eval_datasets" and len(inner) >= 2:
-            where, kind = f"evaluation dataset {inner[0]}: {inner[1]}", kinds_of(EvalDatasetConfig).get(str(inner[1]), kind)
+            entry = entries[int(inner[0])]
+            level = "" if entry.levels.get(str(inner[1]), ENTRY) == ENTRY else f" ({entry.levels[str(inner[1])]})"
+            where = f"evaluation dataset {entry.values.get('name', inner[0])!r}: {inner[1]}{level}"
+            kind = kinds_of(EvalDatasetConfig).get(str(inner[1]), kind)
         if first["type"] in ("extra_forbidden", "missing"):
             raise ConfigError(f"{where}: {'unknown key' if first['type'] == 'extra_forbidden' else 'missing'}{more}") from None
         raise _wrong_type(where, kind, first["input"], more, finite=first["type"] == "finite_number") from None
@@ -285,17 +309,29 @@ def unknown_name(name: str, message: str, *, spell: Callable[[str], str]) -> Con
     return ConfigError(message, hint=f"did you mean {spell(close)}?" if close else "vime train --help lists them all")
 
 
-def _all_origins(config: RunConfig, values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
+def _all_origins(config: RunConfig, origins: Mapping[str, str], entries: Sequence[EvalEntry]) -> dict[str, str]:
     complete = {name: origins.get(name) or _origin_of_rest(config, name) for name in RunConfig.model_fields}
     source = next((origins[name] for name in _ALTERNATIVES[-1] if name in origins), "default")
     complete["eval_datasets"] = source
+    place = str(config.eval_config) if config.eval_config is not None else source.removeprefix("file ")
     flags = config.model_dump()
-    for dataset in config.eval_datasets:
+    for dataset, entry in zip(config.eval_datasets, entries, strict=True):
         for key in EvalDatasetConfig.model_fields:
-            name = flag_behind(key, flags)
-            fallback = complete.get(name, "default") if name is not None and key in FLAGS else "default"
-            complete[f"eval_datasets.{dataset.name}.{key}"] = source if dataset.sets(key) else fallback
+            level = entry.levels.get(key)
+            if level is None:
+                origin = _origin_behind(flag_behind(key, flags), complete)
+            else:
+                origin = source if config.eval_prompt_data is not None else f"{level} ({place})"
+            complete[f"eval_datasets.{dataset.name}.{key}"] = origin
     return complete
+
+
+def _origin_behind(name: str | None, origins: Mapping[str, str]) -> str:
+    """The origin of a dataset's setting that the field `name` decides."""
+    if name is None:
+        return "default"
+    origin = origins[name]
+    return origin if origin == f"flag {flag_of(name)}" else f"{origin} ({flag_of(name) if origin == 'default' else name})"
 
 
 def _origin_of_rest(config: RunConfig, name: str) -> str:

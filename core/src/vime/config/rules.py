@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vime.config.eval import dataset_doubts
 from vime.config.names import flag_of
 from vime.config.train_sections import GROUP_ESTIMATORS
 from vime.errors import ConfigError
@@ -226,7 +227,7 @@ def warnings_about(config: RunConfig) -> list[str]:
         doubts.append("there is no evaluation with --debug-train-only: nothing generates")
     if config.num_rollout is not None and config.num_epoch is not None:
         doubts.append("num_epoch has no effect beside num_rollout")
-    return doubts
+    return doubts + dataset_doubts(config)
 
 
 _OF_CRITIC = ("critic_load", "critic_save", "critic_lr", "critic_lr_warmup_iters", "num_critic_only_steps", "value_clip", "lambd")

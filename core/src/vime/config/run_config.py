@@ -7,14 +7,8 @@ from typing import Any, Self, cast
 
 from pydantic import Field, model_validator
 
-from vime.config.eval import (
-    EvalDatasetConfig,
-    entries_from_file,
-    entries_from_section,
-    entries_from_words,
-    fill_from_flags,
-    refuse_duplicates,
-)
+from vime.config.eval import EvalDatasetConfig, fill_from_flags, refuse_impossible
+from vime.config.eval_entries import read_entries
 from vime.config.fields import Section
 from vime.config.rules import derive, refuse_contradictions
 from vime.config.sections import (
@@ -29,7 +23,6 @@ from vime.config.sections import (
     RunSection,
 )
 from vime.config.train_sections import AlgorithmSection, CriticSection, OptimizerSection, TrainerSection
-from vime.errors import ConfigError
 
 SECTIONS: tuple[type[Section], ...] = (
     ModelSection,
@@ -88,19 +81,11 @@ class RunConfig(
         if not isinstance(values, dict):
             return values
         values = dict(cast("dict[str, Any]", values))
-        section = values.pop("eval", None)
-        if values.get("eval_datasets") and not section:
-            return values
-        given = {"eval": section, "eval_config": values.get("eval_config"), "eval_prompt_data": values.get("eval_prompt_data")}
-        sources = [key for key, value in given.items() if value]
-        if len(sources) > 1:
-            raise ConfigError(f"evaluation datasets are given twice: by {' and by '.join(sources)}", hint="keep one of them")
-        if section:
-            values["eval_datasets"] = entries_from_section(section, "eval")
-        elif given["eval_config"]:
-            values["eval_datasets"] = entries_from_file(str(given["eval_config"]))
-        elif isinstance(given["eval_prompt_data"], list):
-            values["eval_datasets"] = entries_from_words(cast("list[str]", given["eval_prompt_data"]))
+        if values.get("eval") or not values.get("eval_datasets"):
+            entries = read_entries(values)
+            if entries:
+                values["eval_datasets"] = [entry.values for entry in entries]
+        values.pop("eval", None)
         return values
 
     @model_validator(mode="after")
@@ -109,7 +94,7 @@ class RunConfig(
         for name, value in derive(self).items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "eval_datasets", [fill_from_flags(dataset, self.__dict__) for dataset in self.eval_datasets])
-        refuse_duplicates(self.eval_datasets)
+        refuse_impossible(self.eval_datasets)
         refuse_contradictions(self)
         return self
 

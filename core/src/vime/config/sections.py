@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK
+from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
 
 
 class PluginSection(Section):
@@ -105,7 +105,7 @@ class RunSection(Section):
     wandb: bool = False
     """Send metrics to Weights & Biases too."""
     sample_every: CountOrZero = 1
-    """Write the samples of every n-th rollout into samples/ in the run's folder; 0 writes none."""
+    """Write the samples of every n-th rollout into samples/ in the run's folder, and those of every evaluation; 0 writes none."""
     quiet: bool = False
     """Print warnings, errors and the final summary only."""
     debug_rollout_only: bool = False
@@ -193,7 +193,7 @@ class RolloutSection(Section):
     """Longest response in tokens."""
     rollout_min_new_tokens: CountOrZero = 0
     """Shortest response in tokens."""
-    rollout_stop: list[str] | None = None
+    rollout_stop: list[Word] | None = None
     """Strings that end a response. Example: --rollout-stop '</answer>' 'User:'."""
     rollout_stop_token_ids: list[int] | None = None
     """Token ids that end a response. Example: --rollout-stop-token-ids 151643 151645."""

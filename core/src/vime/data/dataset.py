@@ -157,12 +157,13 @@ def load_dataset(
     apply_chat_template_kwargs: dict[str, Any] | None = None,
     max_prompt_len: int | None = None,
     skip_bad_rows: bool = False,
+    may_be_empty: bool = False,
 ) -> Dataset:
     """Open PATH (.jsonl, .json, .parquet, .csv with an optional @[start:stop], or hf:NAME) and check all its rows.
 
     Raises DataError with file, line and the keys that exist for the first bad row (`skip_bad_rows` counts them in
-    `Dataset.skipped_rows` instead), and when no row is left. `max_prompt_len` (tokens) and `apply_chat_template` need
-    the tokenizer.
+    `Dataset.skipped_rows` instead), and when no row is left; `may_be_empty` allows a file without any. `max_prompt_len`
+    (tokens) and `apply_chat_template` need the tokenizer.
     """
     row_format = RowFormat(input_key, label_key, metadata_key, tool_key, apply_chat_template, apply_chat_template_kwargs)
     if tokenizer is None and (apply_chat_template or max_prompt_len is not None):
@@ -173,8 +174,8 @@ def load_dataset(
         raise ConfigError(
             "the tokenizer has no chat template", hint="leave out --apply-chat-template, or use a model that was trained for chat"
         )
-    dataset = _checked(path, row_format, tokenizer, skip_bad_rows)
-    if apply_chat_template:
+    dataset = _checked(path, row_format, tokenizer, skip_bad_rows, may_be_empty=may_be_empty)
+    if apply_chat_template and len(dataset):
         dataset[0]  # a template that refuses all prompts is found here and not in the first rollout
     if max_prompt_len is not None:
         dataset._drop_longer_than(max_prompt_len)
@@ -189,12 +190,32 @@ def check_prompt_data(config: Any) -> None:
     own_source = getattr(config, "data_source_path", None) or getattr(config, "debug_train_only", False)
     if config.prompt_data is not None and not own_source:
         _checked(config.prompt_data, _format_of(config, config), None, config.skip_bad_rows)
+    empty: list[str] = []
     for dataset in config.eval_datasets or ():
         try:
-            _checked(dataset.path, _format_of(dataset, config), None, config.skip_bad_rows)
+            rows = _checked(dataset.path, _format_of(dataset, config), None, config.skip_bad_rows, may_be_empty=True)
         except DataError as error:
             error.add_note(f"it is the data of the evaluation dataset {dataset.name!r}")
             raise
+        if len(rows) == 0:
+            empty.append(rows.source)
+        elif dataset.min_eval_samples is not None:
+            _check_enough(dataset, len(rows))
+    if empty and len(empty) == len(config.eval_datasets):
+        raise DataError(f"there is nothing to evaluate on: {', '.join(empty)} has no rows", hint="an evaluation needs rows in one dataset")
+    for source in empty:
+        logger.warning("%s has no rows: its evaluation has no score", source)
+
+
+def _check_enough(dataset: Any, rows: int) -> None:
+    """Raise ConfigError where a dataset cannot have as many rollouts as its min_eval_samples asks for."""
+    n = dataset.n_samples_per_eval_prompt or 1
+    if rows * n < dataset.min_eval_samples:
+        raise ConfigError(
+            f"evaluation dataset {dataset.name!r}: min_eval_samples is {dataset.min_eval_samples}, but {rows} rows x {n} samples "
+            f"are {rows * n}",
+            hint="lower it, or raise n_samples_per_eval_prompt",
+        )
 
 
 def _format_of(dataset: Any, config: Any) -> RowFormat:
@@ -204,8 +225,10 @@ def _format_of(dataset: Any, config: Any) -> RowFormat:
     )
 
 
-def _checked(path: str, row_format: RowFormat, tokenizer: Any, skip_bad_rows: bool) -> Dataset:
-    rows, selected = open_rows(path, row_format.keys())
+def _checked(path: str, row_format: RowFormat, tokenizer: Any, skip_bad_rows: bool, *, may_be_empty: bool = False) -> Dataset:
+    rows, selected = open_rows(path, row_format.keys(), may_be_empty=may_be_empty)
+    if len(selected) == 0:
+        return Dataset(rows, selected, row_format, tokenizer)
     unseen = set(row_format.optional_keys())
     bad: set[int] = set()
     for number in selected:

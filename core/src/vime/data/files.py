@@ -17,10 +17,15 @@ PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _SLICE = re.compile(r"^(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$", re.DOTALL)
 
 
-def open_rows(path: str, wanted: set[str]) -> tuple[RowReader, range]:
-    """The reader of `path` and the rows that its slice selects. Raises DataError for anything that is not such a file."""
+def open_rows(path: str, wanted: set[str], *, may_be_empty: bool = False) -> tuple[RowReader, range]:
+    """The reader of `path` and the rows that its slice selects. Raises DataError for anything that is not such a file.
+
+    A slice that selects nothing out of rows is always an error.
+    """
     base, bounds = split_slice(path)
     rows = _reader(base, wanted)
+    if len(rows) == 0 and may_be_empty:
+        return rows, range(0)
     if len(rows) == 0:
         raise DataError(f"{rows.source} has no rows", hint="an empty file cannot be used as data")
     selected = range(len(rows))[bounds]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError, EngineError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.generate import eval_sampling_params, generate_group
-from vime.sample import Sample, Status
+from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
@@ -100,29 +101,85 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def eval_metrics(config: RunConfig, output: RolloutFnEvalOutput, samples_per_prompt: dict[str, int]) -> dict[str, float]:
-    """Metrics of contracts section 5 without the `eval/` namespace. An empty dataset contributes nothing."""
+    """Metrics of contracts section 5 without the `eval/` namespace. An empty dataset contributes nothing.
+
+    A rollout of several samples counts once in the mean reward and in pass@k, and each of its samples in the lengths. A
+    dataset with fewer good rollouts than its `min_eval_samples` has no reward and no pass@k (see `shortfalls`).
+    """
     metrics: dict[str, float] = dict(output.metrics or {})
+    short = shortfalls(config, output)
     for name, data in output.data.items():
-        rewards: list[float] = data["rewards"]
-        if not rewards:
+        samples: list[Sample] = data["samples"]
+        if not samples:
             continue
-        metrics[name] = sum(rewards) / len(rewards)
-        metrics[f"{name}-truncated_ratio"] = sum(map(bool, data["truncated"])) / len(rewards)
-        metrics[f"{name}/failed_samples"] = sum(sample.status is Status.FAILED for sample in data["samples"])
-        lengths = sorted(sample.response_length for sample in data["samples"])
-        if lengths:
-            middle = len(lengths) // 2
-            metrics[f"{name}/response_len/mean"] = sum(lengths) / len(lengths)
-            metrics[f"{name}/response_len/median"] = lengths[middle] if len(lengths) % 2 else (lengths[middle - 1] + lengths[middle]) / 2
-            metrics[f"{name}/response_len/max"] = lengths[-1]
-            metrics[f"{name}/response_len/min"] = lengths[0]
-        metrics |= _pass_metrics(name, rewards, samples_per_prompt.get(name, 1), config.eval_success_threshold)
+        if name not in short:
+            prompts = _by_prompt(name, data, samples_per_prompt.get(name))
+            rewards = [answer.reward for answers in prompts for answer in answers]
+            metrics[name] = sum(rewards) / len(rewards)
+            metrics |= _pass_metrics(name, prompts, samples_per_prompt.get(name), config.eval_success_threshold)
+        lengths = [sample.response_length for sample in samples]
+        metrics |= {
+            f"{name}-truncated_ratio": sum(map(bool, data["truncated"])) / len(samples),
+            f"{name}/failed_samples": sum(sample.status is Status.FAILED for sample in samples),
+            f"{name}/response_len/mean": statistics.fmean(lengths),
+            f"{name}/response_len/median": statistics.median(lengths),
+            f"{name}/response_len/max": max(lengths),
+            f"{name}/response_len/min": min(lengths),
+        }
     return metrics
 
 
-def _pass_metrics(name: str, rewards: list[float], n: int, threshold: float) -> dict[str, float]:
-    if len(rewards) % n:
-        return {}  # fan-out: the rewards are not n a prompt
-    correct = [sum(reward >= threshold for reward in rewards[i : i + n]) for i in range(0, len(rewards), n)]
-    powers = [2**e for e in range(n.bit_length()) if 2**e <= n]
-    return {f"{name}-pass@{k}": sum(pass_at_k(n, c, k) for c in correct) / len(correct) for k in powers}
+def shortfalls(config: RunConfig, output: RolloutFnEvalOutput) -> dict[str, str]:
+    """What is to be said of each dataset that has fewer good rollouts than its `min_eval_samples`."""
+    found: dict[str, str] = {}
+    for dataset in config.eval_datasets:
+        if dataset.min_eval_samples is None or dataset.name not in output.data:
+            continue
+        answers = rollouts(output.data[dataset.name]["samples"])
+        good = sum(all(sample.status is not Status.FAILED for sample in siblings) for siblings in answers)
+        if good < dataset.min_eval_samples:
+            found[dataset.name] = (
+                f"evaluation dataset {dataset.name!r}: {good} of {len(answers)} rollouts were generated and scored, fewer than its "
+                f"min_eval_samples {dataset.min_eval_samples}: no score is reported"
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """One rollout of an evaluation: the reward that its samples share, and whether it failed."""
+
+    reward: float
+    failed: bool
+
+
+def _by_prompt(name: str, data: dict[str, list[Any]], n: int | None) -> list[list[_Answer]]:
+    """The answers to each prompt: by group_index, or where a function of the user's own leaves that out, `n` after each other."""
+    found: dict[tuple[int | None, bool, int], list[_Answer]] = {}
+    for position, (sample, reward) in enumerate(zip(data["samples"], data["rewards"], strict=True)):
+        key = (sample.group_index, sample.rollout_id is None, position if sample.rollout_id is None else sample.rollout_id)
+        found.setdefault(key, []).append(_Answer(float(reward), sample.status is Status.FAILED))
+    by_group: dict[int | None, list[_Answer]] = {}
+    for (group_index, _, rollout_id), siblings in found.items():
+        rewards = {sibling.reward for sibling in siblings}
+        if len(rewards) > 1:
+            raise ContractError(
+                f"evaluation dataset {name!r}: the samples of rollout {rollout_id} (group {group_index}) have different rewards: "
+                f"{sorted(rewards)}",
+                hint="samples that share a rollout_id are one answer: give them its reward, or ids of their own",
+            )
+        by_group.setdefault(group_index, []).append(_Answer(rewards.pop(), any(sibling.failed for sibling in siblings)))
+    if None not in by_group:
+        return list(by_group.values())
+    answers = [answer for group in by_group.values() for answer in group]
+    size = n if n is not None and len(answers) % n == 0 else 1
+    return [answers[start : start + size] for start in range(0, len(answers), size)]
+
+
+def _pass_metrics(name: str, prompts: list[list[_Answer]], n: int | None, threshold: float) -> dict[str, float]:
+    """pass@1, 2, 4 ... up to the dataset's n, as far as every prompt has so many answers. A failed answer is a wrong one."""
+    fewest = min(map(len, prompts))
+    most = fewest if n is None else min(n, fewest)
+    counts = [(len(answers), sum(not answer.failed and answer.reward >= threshold for answer in answers)) for answers in prompts]
+    powers = [2**e for e in range(most.bit_length()) if 2**e <= most]
+    return {f"{name}-pass@{k}": statistics.fmean(pass_at_k(size, correct, k) for size, correct in counts) for k in powers}

@@ -54,6 +54,7 @@ def build_eval_datasets(config: RunConfig, tokenizer: Any) -> list[EvalDataset]:
                 apply_chat_template=bool(dataset.apply_chat_template),
                 apply_chat_template_kwargs=dataset.apply_chat_template_kwargs or {},
                 skip_bad_rows=config.skip_bad_rows,
+                may_be_empty=True,
             ),
         )
         for dataset in config.eval_datasets

@@ -35,6 +35,7 @@ from vime.runtime.build import (
     planned_rollouts,
     seed_everything,
 )
+from vime.runtime.evaluation import Evaluation, record
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
@@ -91,8 +92,10 @@ class LocalRuntime:
 
     @classmethod
     @contextmanager
-    def start(cls, resolved: Resolved, interrupts: Interrupts, *, train: bool = True) -> Iterator[LocalRuntime]:
-        """Check everything that can be checked cheaply, then build the run; closes it at the end."""
+    def start(
+        cls, resolved: Resolved, interrupts: Interrupts, *, train: bool = True, run_dir: RunDir | None = None
+    ) -> Iterator[LocalRuntime]:
+        """Check everything that can be checked cheaply, then build the run; closes it at the end. `run_dir` continues a folder."""
         started = time.perf_counter()
         config = resolved.config
         plugins = PluginManager.load(config)
@@ -108,10 +111,11 @@ class LocalRuntime:
         quiet_third_parties()
         console = Console(config)
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
-        named = config.model_copy(update={"name": config.run_name, "load": config.load if train else None})
-        run_dir = RunDir.create(named)
-        run_dir.write_config({**plain_values(config), "name": named.name})
-        run_dir.write_lock(plugins.lock())
+        name = config.run_name if train else f"{config.run_name.removesuffix('-eval')}-eval"
+        if run_dir is None:
+            run_dir = RunDir.create(config.model_copy(update={"name": name, "load": config.load if train else None}))
+            run_dir.write_config({**plain_values(config), "name": name})
+            run_dir.write_lock(plugins.lock())
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
@@ -314,23 +318,19 @@ class LocalRuntime:
         if self.weight_sync is not None:
             self.weight_sync.sync()
 
-    def evaluate(self) -> None:
+    def evaluate(self) -> Evaluation:
         """Evaluate all datasets and log the scores."""
         assert isinstance(self.runner, RolloutRunner), "there is an engine where there are datasets"
         with self.console.phase("evaluating"):
             output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
             self.engine.stats()
-        if not logged_by_plugin:
-            self.tracker.log(self.rollout_id, "eval", metrics)
-        for name, data in output.data.items():
-            self.tracker.log_samples(self.rollout_id, f"eval_{name}", [[sample] for sample in data["samples"]])
-        if not logged_by_plugin:
-            self.console.evaluation(self.rollout_id, {f"eval/{key}": value for key, value in metrics.items()})
+        evaluation = record(self, output, metrics, logged_by_plugin=logged_by_plugin)
         self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
         self._boundary = self._state()
+        return evaluation
 
     def save(self) -> None:
         """Write a checkpoint of the step boundary, unless it is there already."""

@@ -15,8 +15,13 @@ Dropped = Iterable[tuple[list[Sample], str]]
 
 
 def samples_path(directory: Path, split: str, step: int) -> Path:
-    """For example samples/train_000012.parquet; the split's own name where it fits into a file name."""
-    return directory / f"{re.sub(r'[^A-Za-z0-9._-]', '_', split)}_{step:06d}.parquet"
+    """For example samples/train_000012.parquet. What does not fit into a file name is written as in an address: / as %2F."""
+    name = re.sub(r"[^\w.+-]", _escaped, split)
+    return directory / f"{name}_{step:06d}.parquet"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "replace"))
 
 
 def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> Path:
@@ -44,6 +49,8 @@ def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[
             ("kept", pyarrow.bool_()),
             ("drop_reason", pyarrow.string()),
             ("removed", pyarrow.bool_()),
+            ("rm_type", pyarrow.string()),
+            ("prompt_length", pyarrow.int64()),
             ("response_length", pyarrow.int64()),
             ("weight_versions", pyarrow.list_(pyarrow.int64())),
             ("metadata", pyarrow.string()),
@@ -81,6 +88,8 @@ def _record(sample: Sample, step: int, drop_reason: str | None) -> dict[str, Any
         "kept": drop_reason is None,
         "drop_reason": drop_reason,
         "removed": sample.remove_sample,
+        "rm_type": _text(sample.metadata.get("rm_type")),
+        "prompt_length": max(0, len(sample.tokens) - sample.response_length),
         "response_length": sample.response_length,
         "weight_versions": sample.weight_versions,
         "metadata": _text(sample.metadata) if sample.metadata else None,

@@ -31,7 +31,7 @@ class Tracker:
 
     def log(self, step: int, namespace: str, metrics: Mapping[str, Any]) -> None:
         """Write one line `{"step", "time", "<namespace>/<key>": number}`; what is not a finite number is left out with a warning."""
-        full = self._finite({key if key.startswith(f"{namespace}/") else f"{namespace}/{key}": value for key, value in metrics.items()})
+        full = self.finite(namespace, metrics)
         if not full:
             return
         self._jsonl.write(step, full)
@@ -67,9 +67,11 @@ class Tracker:
             self._guarded("TensorBoard", self._tensorboard.close)
             self._tensorboard = None
 
-    def _finite(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def finite(self, namespace: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics under their full names, as Python numbers; what is not a finite number is left out with a warning."""
         finite: dict[str, float] = {}
-        for key, value in metrics.items():
+        for name, value in metrics.items():
+            key = name if name.startswith(f"{namespace}/") else f"{namespace}/{name}"
             number = _number(value)
             if number is None:
                 self._console.warn(f"metric {key} is a {type(value).__name__}, not a number; it is left out")

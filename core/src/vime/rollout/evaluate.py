@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vime.errors import ContractError, EngineError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.generate import eval_sampling_params, generate_group
+from vime.rollout.metrics import part_means
 from vime.sample import Sample, Status
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ def eval_metrics(config: RunConfig, output: RolloutFnEvalOutput, samples_per_pro
             continue
         metrics[name] = sum(rewards) / len(rewards)
         metrics[f"{name}-truncated_ratio"] = sum(map(bool, data["truncated"])) / len(rewards)
-        metrics[f"{name}/failed_samples"] = sum(sample.status is Status.FAILED for sample in data["samples"])
+        scored = [sample for sample in data["samples"] if sample.status is not Status.FAILED]
+        failed = len(data["samples"]) - len(scored)
+        metrics[f"{name}/failed_samples"] = failed
+        metrics |= {f"{name}/{key}": mean for key, mean in part_means(scored, failed).items()}
         lengths = sorted(sample.response_length for sample in data["samples"])
         if lengths:
             middle = len(lengths) // 2

@@ -188,6 +188,32 @@ def test_what_a_boxed_reward_writes_reaches_the_sample_itself(tmp_path, monkeypa
     assert [getattr(one, "note", None) for one in samples] == ["kept"] * 2
 
 
+NOTES = """
+    import os
+    from vime.api import hookimpl
+
+    @hookimpl
+    def custom_rm(sample):
+        sample.metadata["{name}"] = [sample.response, os.getpid()]
+        return {value}
+"""
+
+
+def test_the_parts_of_a_sum_run_in_worker_processes_and_keep_what_each_wrote(tmp_path, monkeypatch):
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name).mkdir()
+        install(tmp_path / name, name, NOTES.format(name=name, value=value), monkeypatch)
+    config = RunConfig(plugin=["one", "two"], rm_type="one+boxed_two", reward_weights="one=3", reward_workers=2)
+    samples = group_of(r"\boxed{4}", "5")
+    for one in samples:
+        one.metadata = {"row": one.index}
+    got = score_group(RewardScorer(config, PluginManager.load(config)), samples)
+    assert got == [{"one": 1.0, "boxed_two": 2.0, "total": 5.0}] * 2
+    assert [one.metadata["row"] for one in samples] == [0, 1]
+    assert [(one.metadata["one"][0], one.metadata["two"][0]) for one in samples] == [(r"\boxed{4}", "4"), ("5", "")]
+    assert all(os.getpid() not in (one.metadata["one"][1], one.metadata["two"][1]) for one in samples)
+
+
 def test_thread_isolation_runs_in_this_process(toy):
     [one] = group_of("x")
     assert score_group(toy(reward_isolation="thread"), [one]) == [3.5] and one.metadata["pid"] == os.getpid()

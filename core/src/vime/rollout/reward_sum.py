@@ -65,10 +65,11 @@ class ScoreSheet:
         return "+".join(self.parts)
 
     def show(self, part: RewardPart) -> Sample:
-        """A copy of the sample for one part, which runs beside the others: with metadata of its own, and without a reward."""
+        """A copy of the sample for one part, which runs beside the others: with metadata of its own."""
         shown = copy.copy(self.sample)
         shown.metadata = dict(shown.metadata)
-        shown.reward = None
+        if self.unscored:
+            shown.reward = None  # the zero that a part which failed already has left
         if part.boxed:
             shown.response = last_boxed(shown.response)
         self._shown[part.name] = ({**vars(shown), "metadata": dict(shown.metadata)}, shown)

@@ -145,6 +145,37 @@ def test_the_loop_never_blocks_while_workers_start_and_score(toy):
     assert beats > 5
 
 
+WAITS = """
+from pathlib import Path
+
+def rm(args, sample, **kwargs):
+    while not Path(__file__).with_name("go").exists():
+        sum(range(10_000))
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_the_loop_runs_while_all_workers_compute_and_others_wait_for_them(tmp_path, isolation):
+    (tmp_path / "waits.py").write_text(WAITS)
+    config = RunConfig(custom_rm_path=f"{tmp_path}/waits.py:rm", reward_workers=2, reward_isolation=isolation, reward_timeout=20)
+    scorer = RewardScorer(config, PluginManager.load(config))
+
+    async def scenario():
+        group = group_of(*"abcdef")
+        task = asyncio.ensure_future(scorer.score(group))
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+        (tmp_path / "go").touch()  # only a loop that still runs gets here, before the limit
+        await task
+        return rewards(group)
+
+    try:
+        assert asyncio.run(scenario()) == [1.0] * 6
+    finally:
+        scorer.close()
+
+
 def test_a_path_function_runs_in_a_worker_group_mode_too(tmp_path, monkeypatch):
     (tmp_path / "my_rm.py").write_text("import os\n\ndef rm(args, group, **kwargs):\n    return [float(os.getpid())] * len(group)\n")
     monkeypatch.chdir(tmp_path)

@@ -53,7 +53,8 @@ class IsolatedPool:
             worker nor the start of one counts. `call` and `acall` may give another limit.
         processor_timeout: limit in seconds of processor time for a call, None for none. On a busy machine a call that
             computes gets as far as on an idle one, so that the outcome does not depend on what else runs.
-        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError.
+        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError. What
+            calls keep beyond their end counts too: a worker that has half of it taken is replaced before its next call.
         preload: modules that are imported once, before the workers are forked, so that no call waits for them.
 
     Functions, arguments and results are pickled. A function must live at the top level of a module; the main script is
@@ -184,6 +185,8 @@ class IsolatedPool:
             raise IsolatedError(f"{name}: the pool was closed before the call ended") from None
         if not isinstance(error, BrokenProcessPool):  # pebble's ProcessExpired
             code = getattr(error, "exitcode", 0)
+            if code == worker.FULL:
+                return
             if code == -signal.SIGPROF and self.processor_timeout is not None:
                 raise IsolatedTimeout(name, self.processor_timeout, "processor") from None
             raise IsolatedError(f"the worker process that ran {name} died (exit code {code}){_death(code)}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import importlib.util
 import multiprocessing
@@ -19,9 +20,14 @@ import traceback
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+FULL = 75
+"""Exit code of a worker that gave a call back untouched, since earlier ones left too little memory for it."""
+_most_pages: int | None = None
+"""The size of this process, in pages, above which it takes no further call. None for no bound."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,13 @@ def start_worker(memory_mib: int | None, preload: Sequence[str]) -> None:
     for module in ("vime.isolation.threads", *preload):
         with contextlib.suppress(ImportError):  # the call that needs it reports it
             importlib.import_module(module)
+    if memory_mib is not None:
+        _note_room(limit // resource.getpagesize())
 
 
 def run_call(call: Call) -> Outcome:
     """Run one call. Never raises: whatever happens, also SystemExit and errors of pickling, is part of the outcome."""
+    _leave_if_full()
     try:
         _provide_module(call.module, call.file)
         function, args = pickle.loads(call.pickled)
@@ -77,6 +86,29 @@ def run_call(call: Call) -> Outcome:
         return Outcome(value=pickle.dumps(value))
     except BaseException as error:  # noqa: BLE001 (all of them travel)
         return _describe(error)
+
+
+def _note_room(limit: int) -> None:
+    global _most_pages  # noqa: PLW0603 (of this process, which runs nothing else)
+    start = _pages()
+    _most_pages = None if start is None else start + (limit - start) // 2
+
+
+def _leave_if_full() -> None:
+    """End this worker where earlier calls kept more than half of the memory that calls have: it is not for this one to pay."""
+    if _most_pages is None or (_pages() or 0) <= _most_pages:
+        return
+    gc.collect()
+    if (_pages() or 0) > _most_pages:
+        os._exit(FULL)
+
+
+def _pages() -> int | None:
+    """The address space of this process in pages; None where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[0])
+    except OSError:
+        return None
 
 
 def ready() -> int:

@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.isolation import worker
-from vime.isolation.limits import standing_still
+from vime.isolation.limits import reward_limit_paused
 
 if TYPE_CHECKING:
     import asyncio
@@ -114,14 +114,14 @@ class IsolatedPool:
 
         request, limit = _pack(function, args, self.processor_timeout), self._limit(timeout)
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AHEAD * self.workers))
-        with standing_still():
+        with reward_limit_paused():
             await turns.acquire()
         try:
             outcome: worker.Outcome | None = None
             while outcome is None:
                 running = self._running
                 if running is None or not running.usable:
-                    with standing_still():
+                    with reward_limit_paused():
                         running = await asyncio.to_thread(self._ensure_running)
                 try:
                     outcome = await asyncio.wrap_future(running.schedule(request, limit))

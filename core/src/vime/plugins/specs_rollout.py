@@ -208,7 +208,8 @@ class RolloutSpec:
         Returns: a finite number or a bool, or a dict of them with the same keys for every sample (--reward-key names the
         one to train on, else it is `total`). With `samples`: a list of these, one for each sample, in order.
         Several plugins: the rm_type of a sample chooses by plugin name (`rm_type` in a row's metadata, or --rm-type), or
-        sums several: math+format. Without any rm_type two are a conflict. A sample's `custom_rm_path` and that of an evaluation dataset go first.
+        sums several: math+format. Without any rm_type two are a conflict. A sample's `custom_rm_path` and that of an
+        evaluation dataset go first.
 
         Example:
 

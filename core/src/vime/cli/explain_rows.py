@@ -227,16 +227,17 @@ class _Explanation:
     def _dataset(self, dataset: EvalDatasetConfig) -> list[Row]:
         """Who generates and who scores the samples of one dataset."""
         rows: list[Row] = []
+        rm_type: str | None = dataset.metadata_overrides.get("rm_type") or dataset.rm_type
         for hook, path in (("custom_generate", dataset.custom_generate_function_path), (ROUTED, dataset.custom_rm_path)):
             info = HOOKS[hook]
             row = Row("evaluation", hook, info.kind, "once a sample", dataset=dataset.name)
             if path:
                 own = path != getattr(self.config, str(info.path_flag))
                 row.who = [self._who(self.plugins.path_function(path, hook), f"{info.path_flag} of the dataset" if own else info.flag)]
-            elif hook == ROUTED and (dataset.rm_type or len(self.resolver.functions) == 1):
-                scoring = self.resolver.by_type(dataset.rm_type, f"evaluation dataset {dataset.name!r}")
+            elif hook == ROUTED and (rm_type or len(self.resolver.functions) == 1):
+                scoring = self.resolver.by_type(rm_type, f"evaluation dataset {dataset.name!r}")
                 self._name_rewards(row, scoring)
-                row.notes += [f"rm_type {dataset.rm_type}{_sum(scoring)}"] if dataset.rm_type else []
+                row.notes += [f"rm_type {rm_type}{_sum(scoring)}"] if rm_type else []
             elif (chosen := self.plugins.claimed(hook)) is not None:
                 row.who = [self._who(chosen, info.flag)]
             row.built_in = None if row.who else MOMENTS[hook].built_in

@@ -337,6 +337,21 @@ def test_what_the_parts_write_is_in_the_sample_afterwards(tmp_path: Any, monkeyp
     assert (sample.response, vars(sample)["note_a"], vars(sample)["note_b"]) == (r"\boxed{4}", True, True)
 
 
+def test_metadata_that_a_part_replaces_has_to_be_a_dict() -> None:
+    def replaces(metadata: Any) -> Reward:
+        def score(sample: Sample) -> float:
+            sample.metadata = metadata
+            return 1.0
+
+        return score
+
+    samples = group_of("a")
+    scored(manager_of(a=replaces({"x": 1}), b=replaces({"y": 2})), samples, rm_type="a+b")
+    assert samples[0].metadata == {"x": 1, "y": 2}
+    with pytest.raises(ContractError, match=r"the reward 'b' set the metadata of sample 0 \(group 0\) to a list; expected a dict"):
+        scored(manager_of(a=one, b=replaces([])), group_of("a"), rm_type="a+b")
+
+
 def test_shaping_adds_to_the_total() -> None:
     class Shaper:
         @hookimpl

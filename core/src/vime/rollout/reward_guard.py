@@ -34,7 +34,10 @@ def check_number(value: object, who: str, what: str, sample: Sample) -> float:
     if any(cls.__module__ == "numpy" and cls.__name__ == "generic" for cls in type(value).__mro__):
         value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, numbers.Real):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond all floats
+            number = math.inf
         if math.isfinite(number):
             return number
         raise BadRewardError(

@@ -88,8 +88,16 @@ class ScoreSheet:
         return dict.fromkeys([*self.parts, TOTAL], 0.0)
 
     def carry_back(self) -> None:
-        """Give the sample what its parts wrote, in their order: entries of the metadata one by one, other attributes whole."""
-        for before, shown in (self._shown[name] for name in self.parts if name in self._shown):
+        """Give the sample what its parts wrote, in their order: entries of the metadata one by one, other attributes whole.
+
+        Raises ContractError where a part left something else than a dict as the metadata.
+        """
+        for name, (before, shown) in ((name, self._shown[name]) for name in self.parts if name in self._shown):
+            if not isinstance(shown.metadata, dict):
+                raise ContractError(
+                    f"the reward {name!r} set the metadata of {where(self.sample)} to a {type(shown.metadata).__name__}; expected a dict",
+                    hint="write entries: sample.metadata[key] = value",
+                )
             _merge(before["metadata"], shown.metadata, self.sample.metadata)
             after = {name: value for name, value in vars(shown).items() if name not in _NOT_CARRIED}
             _merge({name: before[name] for name in after if name in before}, after, vars(self.sample))

@@ -17,12 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from vime.isolation import IsolatedError, IsolatedPool, IsolatedTimeout
+from vime.isolation import IsolatedError, IsolatedPool, IsolatedTimeout, worker
 from vime.isolation.limits import reward_limit
 
 NUM_GPUS = 0
@@ -216,10 +217,33 @@ def keep(mebibytes: int) -> int:
 def test_memory_that_a_call_keeps_is_not_paid_by_the_next() -> None:
     with IsolatedPool(1, memory_mib=512) as small:
         first = small.call(keep, 300)
+        assert small.call(keep, 50) == first  # there is room for it, and what is loaded stays
         assert small.call(keep, 300) != first
-        assert small.call(os.getpid) not in (first, os.getpid())
-    with IsolatedPool(1, memory_mib=512) as small:
-        assert small.call(keep, 10) == small.call(keep, 10)
+        with pytest.raises(MemoryError):
+            small.call(keep, 600)
+        assert small.call(operator.add, 2, 2) == 4
+
+
+class Left(BaseException):
+    """In the place of the end of a worker process."""
+
+
+def run_out() -> NoReturn:
+    raise MemoryError
+
+
+def test_a_call_is_given_back_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_instead(code: int) -> NoReturn:
+        raise Left(code)
+
+    monkeypatch.setattr(worker, "_memory", memory := worker._Memory())
+    monkeypatch.setattr(worker.os, "_exit", leave_instead)
+    call = worker.Call(pickle.dumps((run_out, ())), __name__, __file__)
+    assert worker.run_call(call).error_type == "MemoryError"  # without a limit there is nobody to blame
+    memory.start(2)
+    with pytest.raises(Left):
+        worker.run_call(call)
+    assert worker.run_call(replace(call, again=True)).error_type == "MemoryError"
 
 
 def many_at_once(pool: IsolatedPool, count: int) -> list[Any]:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.isolation import worker
@@ -53,8 +54,9 @@ class IsolatedPool:
             worker nor the start of one counts. `call` and `acall` may give another limit.
         processor_timeout: limit in seconds of processor time for a call, None for none. On a busy machine a call that
             computes gets as far as on an idle one, so that the outcome does not depend on what else runs.
-        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError. What
-            calls keep beyond their end counts too: a worker that has half of it taken is replaced before its next call.
+        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError. Where
+            earlier calls had kept much of it, which is not for this one to pay, the worker is replaced and the call is made
+            once more.
         preload: modules that are imported once, before the workers are forked, so that no call waits for them.
 
     Functions, arguments and results are pickled. A function must live at the top level of a module; the main script is
@@ -100,6 +102,7 @@ class IsolatedPool:
                 outcome = future.result()
             except _POOL_FAILURES as error:
                 self._after_failure(error, running, function, limit)
+                request = replace(request, again=True)
             except BaseException:
                 future.cancel()
                 raise
@@ -127,6 +130,7 @@ class IsolatedPool:
                     outcome = await asyncio.wrap_future(running.schedule(request, limit))
                 except _POOL_FAILURES as error:
                     self._after_failure(error, running, function, limit)
+                    request = replace(request, again=True)
         finally:
             turns.release()
         return _unpack(outcome, function)

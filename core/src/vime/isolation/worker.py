@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import importlib.util
 import multiprocessing
@@ -25,9 +24,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 FULL = 75
-"""Exit code of a worker that gave a call back untouched, since earlier ones left too little memory for it."""
-_most_pages: int | None = None
-"""The size of this process, in pages, above which it takes no further call. None for no bound."""
+"""Exit code of a worker that gives a call back which ran out of memory, since earlier ones had kept much of it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,8 @@ class Call:
     module: str
     file: str | None
     processor_limit: float | None = None
+    again: bool = False
+    """Whether another worker has given it back."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,12 @@ def start_worker(memory_mib: int | None, preload: Sequence[str]) -> None:
         with contextlib.suppress(ImportError):  # the call that needs it reports it
             importlib.import_module(module)
     if memory_mib is not None:
-        _note_room(limit // resource.getpagesize())
+        _memory.start(limit // resource.getpagesize())
 
 
 def run_call(call: Call) -> Outcome:
     """Run one call. Never raises: whatever happens, also SystemExit and errors of pickling, is part of the outcome."""
-    _leave_if_full()
+    _memory.before_call()
     try:
         _provide_module(call.module, call.file)
         function, args = pickle.loads(call.pickled)
@@ -84,31 +83,44 @@ def run_call(call: Call) -> Outcome:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         return Outcome(value=pickle.dumps(value))
+    except MemoryError as error:
+        if _memory.was_short and not call.again:
+            os._exit(FULL)
+        return _describe(error)
     except BaseException as error:  # noqa: BLE001 (all of them travel)
         return _describe(error)
 
 
-def _note_room(limit: int) -> None:
-    global _most_pages  # noqa: PLW0603 (of this process, which runs nothing else)
-    start = _pages()
-    _most_pages = None if start is None else start + (limit - start) // 2
+class _Memory:
+    """Whether a call that runs out of memory may have earlier ones to thank for it, which kept theirs. Sizes are in pages."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._before_call = 0
+
+    def start(self, limit: int) -> None:
+        """Of what is left of `limit` now, calls may keep half without being suspected."""
+        used = _pages()
+        self._most = used + (limit - used) // 2
+
+    def before_call(self) -> None:
+        self._before_call = _pages() if self._most else 0
+
+    @property
+    def was_short(self) -> bool:
+        return self._before_call > self._most
 
 
-def _leave_if_full() -> None:
-    """End this worker where earlier calls kept more than half of the memory that calls have: it is not for this one to pay."""
-    if _most_pages is None or (_pages() or 0) <= _most_pages:
-        return
-    gc.collect()
-    if (_pages() or 0) > _most_pages:
-        os._exit(FULL)
+_memory = _Memory()
+"""Of this process, which runs nothing else."""
 
 
-def _pages() -> int | None:
-    """The address space of this process in pages; None where the system does not tell."""
+def _pages() -> int:
+    """The address space of this process in pages; 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[0])
     except OSError:
-        return None
+        return 0
 
 
 def ready() -> int:

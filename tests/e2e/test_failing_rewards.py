@@ -37,7 +37,7 @@ def train(vime: Any, folder: Path, *flags: str) -> Any:
     """Three rollouts of 25 groups of 4 on the quickstart's model."""
     (folder / "failing.py").write_text(REWARD)
     size = ("--num-rollout", "3", "--rollout-batch-size", "25", "--over-sampling-batch-size", "5", "--n-samples-per-prompt", "4")
-    reward = ("--custom-rm-path", "./failing.py:score", "--reward-timeout", "3", "--rollout-max-response-len", "32")
+    reward = ("--custom-rm-path", "./failing.py:score", "--reward-timeout", "2", "--rollout-max-response-len", "32")
     return vime("train", *size, *reward, "--run-dir", "run", "--skip-eval-before-train", *flags, cwd=folder)
 
 

@@ -18,6 +18,7 @@ from vime.api import RolloutFnEvalOutput, Sample, Status
 from vime.cli.app import main
 from vime.config.eval import FLAGS, EvalDatasetConfig
 from vime.config.run_config import RunConfig
+from vime.config.upstream import REWARD_DISTRIBUTIONS
 from vime.plugins.hookspecs import HOOKS
 from vime.plugins.manager import ROUTED, PluginManager
 from vime.rollout.evaluate import eval_metrics
@@ -281,6 +282,33 @@ def test_the_page_of_algorithms_has_every_metric_of_the_correction() -> None:
         assert set(correction(one, one, row, 1, low=0.5, high=2.0, level="token", mode=mode)[1]) <= shown
 
 
+# Rewards
+
+
+def test_the_commands_of_the_page_on_rewards_work(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [line.split() for block in blocks(ROOT / "docs" / "rewards.md", "bash") for line in block.splitlines()]
+    assert len(commands) >= 2
+    monkeypatch.chdir(ROOT)
+    for vime, *words in commands:
+        assert vime == "vime"
+        flags = words[words.index("explain" if "explain" in words else "train") + 1 :]
+        assert main(["plugin", "explain", *flags]) == 0, words
+        assert flags[flags.index("--rm-type") + 1].split("+")[0] in capsys.readouterr().out
+
+
+def test_the_file_of_the_page_on_rewards_names_a_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = blocks(ROOT / "docs" / "rewards.md", "yaml")
+    (tmp_path / "run.yaml").write_text(source)
+    assert main(["config", "show", "--json", "--config", str(tmp_path / "run.yaml")]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["reward_key"]["value"], shown["reward_weights"]["value"]) == ("total", {"boxed_math": 1.0, "format": 0.2})
+
+
+def test_the_page_on_rewards_has_every_reward_that_upstreams_names_lead_to() -> None:
+    rows = {codes(row[0])[0]: row[2] for row in table(ROOT / "docs" / "rewards.md", "plugin")}
+    assert rows == REWARD_DISTRIBUTIONS
+
+
 # Evaluation
 
 
@@ -309,7 +337,7 @@ def test_the_evaluation_page_has_every_metric() -> None:
     shown = {codes(row[0])[0].removeprefix("eval/") for row in table(ROOT / "docs" / "evaluation.md", "metric")}
     short = {name for name in shown if "{" in name}
     expanded = {name.partition("{")[0] + end for name in short for end in ("mean", "median", "max", "min")} | (shown - short)
-    samples = [Sample(response_length=3, reward=1.0, status=Status.COMPLETED) for _ in range(4)]
+    samples = [Sample(response_length=3, reward={"KEY": 1.0}, status=Status.COMPLETED) for _ in range(4)]
     output = RolloutFnEvalOutput({"NAME": {"rewards": [1.0] * 4, "truncated": [False] * 4, "samples": samples}})
     metrics = {re.sub(r"@\d+", "@k", name) for name in eval_metrics(RunConfig(), output, {"NAME": 2})}
     assert expanded == metrics

@@ -17,12 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from vime.isolation import IsolatedError, IsolatedPool, IsolatedTimeout
+from vime.isolation import IsolatedError, IsolatedPool, IsolatedTimeout, worker
 from vime.isolation.limits import reward_limit
 
 NUM_GPUS = 0
@@ -203,6 +204,102 @@ def test_memory_beyond_the_limit_is_an_error_of_that_call() -> None:
         with pytest.raises(MemoryError):
             pool.call(bytearray, 2**30)
         assert len(pool.call(bytes, 1000)) == 1000
+
+
+kept: list[bytearray] = []
+
+
+def keep(mebibytes: int) -> int:
+    kept.append(bytearray(mebibytes * 2**20))
+    return os.getpid()
+
+
+def test_memory_that_a_call_keeps_is_not_paid_by_the_next() -> None:
+    with IsolatedPool(1, memory_mib=512) as small:
+        first = small.call(keep, 300)
+        assert small.call(keep, 50) == first  # there is room for it, and what is loaded stays
+        assert small.call(keep, 300) != first
+        with pytest.raises(MemoryError):
+            small.call(keep, 600)
+        assert small.call(operator.add, 2, 2) == 4
+
+
+class Left(BaseException):
+    """In the place of the end of a worker process."""
+
+
+def run_out() -> NoReturn:
+    raise MemoryError
+
+
+def test_a_call_is_given_back_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_instead(code: int) -> NoReturn:
+        raise Left(code)
+
+    monkeypatch.setattr(worker, "_memory", memory := worker._Memory())
+    monkeypatch.setattr(worker.os, "_exit", leave_instead)
+    call = worker.Call(pickle.dumps((run_out, ())), __name__, __file__)
+    assert worker.run_call(call).error_type == "MemoryError"  # without a limit there is nobody to blame
+    memory.start(2)
+    with pytest.raises(Left):
+        worker.run_call(call)
+    assert worker.run_call(replace(call, again=True)).error_type == "MemoryError"
+
+
+def many_at_once(pool: IsolatedPool, count: int) -> list[Any]:
+    """What `count` calls from one event loop come to, every hundredth of which eats memory or dies."""
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(one(number) for number in range(count)), return_exceptions=True)
+
+    async def one(number: int) -> int:
+        if number % 100 == 50:
+            await pool.acall(bytearray, 2**40)
+        if number % 100 == 99:
+            await pool.acall(leave, 3)
+        return await pool.acall(operator.add, number, 1)
+
+    return asyncio.run(run())
+
+
+def test_a_thousand_calls_at_once_from_several_loops_and_threads() -> None:
+    with IsolatedPool(2, timeout=60.0) as pool, ThreadPoolExecutor(4) as threads:
+        loops = [threads.submit(many_at_once, pool, 400) for _ in range(2)]
+        plain = [threads.submit(lambda: [pool.call(operator.add, number, 1) for number in range(100)]) for _ in range(2)]
+        assert [each.result() for each in plain] == [list(range(1, 101))] * 2
+        for outcomes in (each.result() for each in loops):
+            for number, outcome in enumerate(outcomes):
+                expected = {50: MemoryError, 99: IsolatedError}.get(number % 100)
+                assert type(outcome) is expected if expected else outcome == number + 1
+
+
+def test_closing_ends_all_calls_that_are_on_their_way() -> None:
+    async def run() -> list[Any]:
+        pool = IsolatedPool(2, timeout=1000)
+        await asyncio.to_thread(pool.warm_up)
+        calls = [asyncio.create_task(pool.acall(time.sleep, 1000)) for _ in range(100)]
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(pool.close)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    outcomes = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} == {IsolatedError}
+    assert all("closed" in str(outcome) for outcome in outcomes)
+
+
+def test_cancelling_calls_that_wait_costs_the_others_nothing(pool: IsolatedPool) -> None:
+    async def run() -> list[Any]:
+        calls = [asyncio.create_task(pool.acall(operator.add, number, 1)) for number in range(200)]
+        await asyncio.sleep(0)
+        for call in calls[::2]:
+            call.cancel()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    pool.warm_up()
+    outcomes = asyncio.run(run())
+    assert outcomes[1::2] == [number + 1 for number in range(1, 200, 2)]
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
+    assert pool.call(operator.add, 2, 2) == 4
 
 
 def test_workers_have_one_thread_ignore_sigint_and_do_not_know_the_main_script(pool: IsolatedPool) -> None:

@@ -109,7 +109,8 @@ def test_rewards_score_known_answers_and_change_nothing_else(
 def test_upstreams_reward_names_find_the_plugin(rm_type: str, name: str) -> None:
     config = RunConfig(plugin=[name, "exact"], rm_type=rm_type, rm_url="http://judge/score")
     scorer = RewardScorer(config, PluginManager.load(config))
-    assert scorer.resolver.resolve(finished(0, 0.0)).function.plugin == name
+    (resolved,) = scorer.resolver.resolve(finished(0, 0.0))
+    assert resolved.function.plugin == name
     scorer.close()
 
 

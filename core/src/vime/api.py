@@ -5,7 +5,7 @@ from __future__ import annotations
 from vime.data.prompts import encode_prompt
 from vime.engine.base import Engine, HttpSession, SamplingParams, current_engine, http_session
 from vime.errors import ConfigError, ContractError, DataError, EngineError, PluginError, VimeError
-from vime.isolation import IsolatedPool, IsolatedTimeout
+from vime.isolation import IsolatedPool, IsolatedTimeout, reward_limit_paused
 from vime.outputs import DynamicFilterOutput, Generation, RolloutFnEvalOutput, RolloutFnTrainOutput
 from vime.plugins.hookspecs import hookimpl
 from vime.plugins.settings import Settings
@@ -37,5 +37,6 @@ __all__ = [
     "generate_rollout_async",
     "hookimpl",
     "http_session",
+    "reward_limit_paused",
     "rollouts",
 ]

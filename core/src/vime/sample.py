@@ -13,6 +13,8 @@ from vime.errors import ContractError
 
 SCORED = "_scored"
 """Attribute of samples whose reward is final. It travels with them through buffers and checkpoints."""
+TOTAL = "total"
+"""Key of the sum in dict rewards of several parts, which counts where no reward key is configured."""
 
 
 class Status(enum.Enum):
@@ -61,11 +63,13 @@ class Sample:
     def get_reward_value(self, args: Any) -> float:
         """The number that filters, metrics and advantages use.
 
-        Returns `reward`, or `reward[args.reward_key]` when a reward key is configured. Raises ContractError, naming
-        the sample and the keys that exist, for a dict without a configured key and for a key that is missing.
+        Returns `reward`, or `reward[args.reward_key]` when a reward key is configured; without one, what a dict has under
+        `total`. A plain number is its own `total`. Raises ContractError, naming the sample and the keys that exist, for a
+        dict without a configured key and for a key that is missing.
         """
         key = getattr(args, "reward_key", None)
         if isinstance(self.reward, dict):
+            key = key or (TOTAL if TOTAL in self.reward else None)
             if not key:
                 raise ContractError(
                     f"sample {self.index}: the reward is a dict with the keys {sorted(map(str, self.reward))}, and no reward key is set",
@@ -77,7 +81,7 @@ class Sample:
                     hint="give one of these keys to --reward-key, or return this key from the reward",
                 )
             return self.reward[key]
-        if key and self.reward is not None:
+        if key and key != TOTAL and self.reward is not None:
             raise ContractError(
                 f"sample {self.index}: --reward-key is {key!r}, but the reward is {self.reward!r} and not a dict",
                 hint="leave out --reward-key, or return a dict from the reward",

@@ -103,6 +103,12 @@ def test_the_sources_of_plugins_are_those_of_a_run(shop, words, env, enabled):
         (["--plugin", "one", "--plugin", "two", "--group-rm", "--rm-type", "two"], ["two"], "once a group", "--rm-type two"),
         (["--plugin", "one", "--rm-type", "boxed_one"], ["one"], "once a sample", "--rm-type boxed_one"),
         (
+            ["--plugin", "one", "--plugin", "two", "--group-rm", "--rm-type", "boxed_one+two", "--reward-weights", "two=-0.5"],
+            ["one", "two"],
+            "once a group or sample",
+            "--rm-type boxed_one+two: total = 1 boxed_one - 0.5 two",
+        ),
+        (
             ["--plugin", "one", "--custom-rm-path", "./fns.py:rm"],
             ["./fns.py:rm by --custom-rm-path"],
             "once a sample",
@@ -120,6 +126,13 @@ def test_how_samples_are_routed_to_rewards(shop, words, chosen, called, note):
     ("words", "message", "hint"),
     [
         (["--plugin", "one", "--plugin", "two", "--group-rm"], "several enabled plugins score samples", "choose one: --rm-type one"),
+        (["--plugin", "one", "--rm-type", "one+f2"], "no enabled plugin answers to rm_type 'f2'", ""),
+        (
+            ["--plugin", "one", "--rm-type", "one", "--reward-weights", "one=2"],
+            "--reward-weights is set, but --rm-type one is one reward",
+            "",
+        ),
+        (["--plugin", "one", "--reward-weights", "one"], "expected NAME=NUMBER,NAME=NUMBER, got 'one'", "math=1,format=0.2"),
         (["--plugin", "two"], "its custom_rm takes `samples` only", "add --group-rm"),
         (["--plugin", "roll", "--plugin", "source"], "both implement generate_rollout", "leave one of them out: --no-plugin source"),
         (["--plugin", "one", "--rm-type", "math2"], "no enabled plugin answers to rm_type 'math2'", ""),
@@ -136,6 +149,12 @@ def test_what_a_run_would_be_refused_with(shop, words, message, hint):
     first, *rest = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "") and first.startswith("error: ") and message in first
     assert len(rest) <= 1 and (not hint or hint in rest[0])
+
+
+def test_the_parts_of_a_sum_are_named_as_such(shop):
+    words = ["--plugin", "one", "--plugin", "two", "--group-rm", "--rm-type", "one+two"]
+    text = shop.vime_here("plugin", "explain", *words).stdout
+    assert "1. one (vime-zoo-one 1.0)" in text and "2. two (vime-zoo-two 1.0)" in text and "(side by side)" in text
 
 
 def test_a_rollout_of_ones_own_calls_what_it_wants(shop):

@@ -145,6 +145,37 @@ def test_the_loop_never_blocks_while_workers_start_and_score(toy):
     assert beats > 5
 
 
+WAITS = """
+from pathlib import Path
+
+def rm(args, sample, **kwargs):
+    while not Path(__file__).with_name("go").exists():
+        sum(range(10_000))
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_the_loop_runs_while_all_workers_compute_and_others_wait_for_them(tmp_path, isolation):
+    (tmp_path / "waits.py").write_text(WAITS)
+    config = RunConfig(custom_rm_path=f"{tmp_path}/waits.py:rm", reward_workers=2, reward_isolation=isolation, reward_timeout=20)
+    scorer = RewardScorer(config, PluginManager.load(config))
+
+    async def scenario():
+        group = group_of(*"abcdef")
+        task = asyncio.ensure_future(scorer.score(group))
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+        (tmp_path / "go").touch()  # only a loop that still runs gets here, before the limit
+        await task
+        return rewards(group)
+
+    try:
+        assert asyncio.run(scenario()) == [1.0] * 6
+    finally:
+        scorer.close()
+
+
 def test_a_path_function_runs_in_a_worker_group_mode_too(tmp_path, monkeypatch):
     (tmp_path / "my_rm.py").write_text("import os\n\ndef rm(args, group, **kwargs):\n    return [float(os.getpid())] * len(group)\n")
     monkeypatch.chdir(tmp_path)
@@ -186,6 +217,32 @@ def test_what_a_boxed_reward_writes_reaches_the_sample_itself(tmp_path, monkeypa
     assert [one.metadata for one in samples] == [{"row": 0, "seen": "4"}, {"row": 1, "seen": "raise"}]
     assert [one.response for one in samples] == [r"so \boxed{4}", r"\boxed{raise}"]
     assert [getattr(one, "note", None) for one in samples] == ["kept"] * 2
+
+
+NOTES = """
+    import os
+    from vime.api import hookimpl
+
+    @hookimpl
+    def custom_rm(sample):
+        sample.metadata["{name}"] = [sample.response, os.getpid()]
+        return {value}
+"""
+
+
+def test_the_parts_of_a_sum_run_in_worker_processes_and_keep_what_each_wrote(tmp_path, monkeypatch):
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name).mkdir()
+        install(tmp_path / name, name, NOTES.format(name=name, value=value), monkeypatch)
+    config = RunConfig(plugin=["one", "two"], rm_type="one+boxed_two", reward_weights="one=3", reward_workers=2)
+    samples = group_of(r"\boxed{4}", "5")
+    for one in samples:
+        one.metadata = {"row": one.index}
+    got = score_group(RewardScorer(config, PluginManager.load(config)), samples)
+    assert got == [{"one": 1.0, "boxed_two": 2.0, "total": 5.0}] * 2
+    assert [one.metadata["row"] for one in samples] == [0, 1]
+    assert [(one.metadata["one"][0], one.metadata["two"][0]) for one in samples] == [(r"\boxed{4}", "4"), ("5", "")]
+    assert all(os.getpid() not in (one.metadata["one"][1], one.metadata["two"][1]) for one in samples)
 
 
 def test_thread_isolation_runs_in_this_process(toy):

@@ -99,6 +99,7 @@ def test_numbers_bools_and_numpy_scalars_become_floats():
         (None, r"plugin 'toy': custom_rm returned None as the reward for sample 0 \(group 0\); expected a finite number or a dict"),
         (float("nan"), "returned nan .* expected a finite number"),
         (float("-inf"), "returned -inf"),
+        (10**400, "returned inf as the reward for sample 0"),
         ("1.0", r"returned str '1\.0'"),
         ([1.0], "returned list"),
         ({}, "empty dict"),

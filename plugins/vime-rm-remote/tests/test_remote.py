@@ -339,6 +339,31 @@ def test_many_at_once_share_connections(service) -> None:
     assert len(service.connections) <= 8
 
 
+def test_waiting_for_a_connection_is_not_the_time_of_a_reward(service) -> None:
+    service.script = [slow(0.3, 1.0)]
+    samples = [sample(index) for index in range(64)]  # eight one after the other on each connection: 2.4 s
+    counts = score(service.url, samples, {"connections": 8, "timeout": 1.5}, reward_timeout=1.5, on_reward_error="drop")
+    assert [one.reward for one in samples] == [1.0] * 64
+    assert counts.keys() == {"reward_time"}
+    assert service.most_at_once <= 8
+
+
+def test_waiting_again_before_a_repetition_is_not_either(service) -> None:
+    seen: set[str] = set()
+
+    def at_the_second_time(handler: Any, asked: Any) -> None:
+        time.sleep(0.1)
+        again = asked["prompt"] in seen
+        seen.add(asked["prompt"])
+        reply(1.0, 200 if again else 503)(handler, asked)
+
+    service.script = [at_the_second_time]
+    samples = [sample(index, prompt=str(index)) for index in range(32)]  # two of 0.1 s each, on two connections: 3.2 s
+    score(service.url, samples, {"connections": 2}, reward_timeout=1.5)
+    assert [one.reward for one in samples] == [1.0] * 32
+    assert len(service.requests) == 64
+
+
 def test_the_loop_goes_on_while_a_service_is_slow(service) -> None:
     service.script = [slow(0.5)]
     config = RunConfig(rm_url=service.url)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import HookFunction
+    from vime.rollout.reward_resolver import ResolvedReward
 
 
 @dataclass(frozen=True)
@@ -165,19 +166,28 @@ class _Explanation:
         others = [function.plugin for function in functions.values()]
         if config.custom_rm_path:
             row.notes.append("--custom-rm-path goes before rm_type" + (f" and the plugins ({', '.join(others)})" if others else ""))
-            chosen = self.plugins.claimed(ROUTED)
+            claimed = self.plugins.claimed(ROUTED)
+            chosen = [claimed] if claimed is not None else []
         elif not functions:
             return
         else:
-            chosen = self.resolver.by_type(config.rm_type, "training").function if config.rm_type or len(functions) == 1 else None
-            if chosen is None:
+            scoring = self.resolver.by_type(config.rm_type, "training") if config.rm_type or len(functions) == 1 else ()
+            chosen = [reward.function for reward in scoring]
+            if not scoring:
                 row.notes.append("several plugins, and no --rm-type: each sample has to name one in its metadata")
             else:
-                row.who = [self._who(chosen, None)]
-                row.notes.append(f"--rm-type {config.rm_type}" if config.rm_type else "the only plugin with a reward")
+                self._name_rewards(row, scoring)
+                row.notes.append(f"--rm-type {config.rm_type}{_sum(scoring)}" if config.rm_type else "the only plugin with a reward")
             row.notes.append(f"a sample's own custom_rm_path goes first, then its rm_type (it may name {' or '.join(others)})")
-        if config.group_rm and chosen is not None and takes_group(chosen) and row.called == MOMENTS[ROUTED].called:
-            row.called = "once a group"
+        by_group = [config.group_rm and takes_group(function) for function in chosen]
+        if any(by_group) and row.called == MOMENTS[ROUTED].called:
+            row.called = "once a group" if all(by_group) else "once a group or sample"
+
+    def _name_rewards(self, row: Row, scoring: tuple[ResolvedReward, ...]) -> None:
+        """One reward, or the parts of a sum."""
+        row.who = [self._who(reward.function, None) for reward in scoring]
+        if len(scoring) > 1:
+            row.kind = "sum"
 
     def _evaluation(self, training: dict[str, Row]) -> list[Row]:
         """The rows of an evaluation: who makes it, and for each dataset what differs from training."""
@@ -217,15 +227,17 @@ class _Explanation:
     def _dataset(self, dataset: EvalDatasetConfig) -> list[Row]:
         """Who generates and who scores the samples of one dataset."""
         rows: list[Row] = []
+        rm_type: str | None = dataset.metadata_overrides.get("rm_type") or dataset.rm_type
         for hook, path in (("custom_generate", dataset.custom_generate_function_path), (ROUTED, dataset.custom_rm_path)):
             info = HOOKS[hook]
             row = Row("evaluation", hook, info.kind, "once a sample", dataset=dataset.name)
             if path:
                 own = path != getattr(self.config, str(info.path_flag))
                 row.who = [self._who(self.plugins.path_function(path, hook), f"{info.path_flag} of the dataset" if own else info.flag)]
-            elif hook == ROUTED and (dataset.rm_type or len(self.resolver.functions) == 1):
-                row.who = [self._who(self.resolver.by_type(dataset.rm_type, f"evaluation dataset {dataset.name!r}").function, None)]
-                row.notes += [f"rm_type {dataset.rm_type}"] if dataset.rm_type else []
+            elif hook == ROUTED and (rm_type or len(self.resolver.functions) == 1):
+                scoring = self.resolver.by_type(rm_type, f"evaluation dataset {dataset.name!r}")
+                self._name_rewards(row, scoring)
+                row.notes += [f"rm_type {rm_type}{_sum(scoring)}"] if rm_type else []
             elif (chosen := self.plugins.claimed(hook)) is not None:
                 row.who = [self._who(chosen, info.flag)]
             row.built_in = None if row.who else MOMENTS[hook].built_in
@@ -241,3 +253,9 @@ class _Explanation:
         plugin = self.plugins.get(name)
         assert plugin is not None
         return {"plugin": plugin.name, "distribution": str(plugin.distribution), "version": str(plugin.version)}
+
+
+def _sum(scoring: tuple[ResolvedReward, ...]) -> str:
+    """What the parts of a sum add up to: `: total = 1 math + 0.2 format`; empty for one reward."""
+    terms = [f"{reward.part.weight:g} {reward.part.name}" for reward in scoring if reward.part is not None]
+    return ": total = " + " + ".join(terms).replace("+ -", "- ") if terms else ""

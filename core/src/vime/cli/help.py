@@ -103,6 +103,8 @@ def of_training_only() -> frozenset[str]:
 def _value(kind: Any) -> str:
     if kind.choices:
         return "|".join(map(str, kind.choices))
+    if kind.shape is not None:
+        return kind.shape
     return {int: "N", float: "X", str: "TEXT", list: "VALUE...", dict: "MAPPING", bool: ""}[kind.base]
 
 

@@ -17,7 +17,7 @@ from vime.plugins.discovery import discover
 from vime.plugins.manager import selected
 from vime.plugins.probe import TIMEOUT
 
-_SEVERAL = {"one": "", "agree": "all must agree", "all": "all are called"}
+_SEVERAL = {"one": "", "agree": "all must agree, in this order", "all": "all are called, in this order", "sum": "side by side"}
 EVALUATES_ONLY = "this run evaluates only"
 NEVER = "never"
 """What rows say whose hook is not called."""
@@ -62,7 +62,7 @@ def _row(row: dict[str, Any]) -> list[str]:
     hook = row["hook"] + (f" [{row['dataset']}]" if row["dataset"] else "")
     who = [_name(who) for who in row["who"]]
     if len(who) > 1:
-        who = [f"{number}. {name}" for number, name in enumerate(who, 1)] + [f"({_SEVERAL[row['kind']]}, in this order)"]
+        who = [f"{number}. {name}" for number, name in enumerate(who, 1)] + [f"({_SEVERAL[row['kind']]})"]
     notes = [*row["notes"], *([row["reason"]] if row["reason"] and who else [])]
     if not who:
         reason = f": {row['reason']}" if row["called"] == NEVER else ""

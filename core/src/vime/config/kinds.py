@@ -19,6 +19,13 @@ _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 
 @dataclass(frozen=True)
+class FromText:
+    """Annotates a field whose own validator reads the words of the command line. `shape` says how they are written."""
+
+    shape: str
+
+
+@dataclass(frozen=True)
 class Kind:
     """What a field takes: a base type, its bounds, the choices or the items, and whether it may be left open."""
 
@@ -27,11 +34,15 @@ class Kind:
     choices: tuple[str | int, ...] = ()
     bounds: tuple[str, ...] = ()
     item: Kind | None = None
+    shape: str | None = None
+    """How a value is written on the command line, where the field reads that text itself."""
 
     def expected(self) -> str:
         """The kind in words, for messages."""
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
+        if self.shape is not None:
+            return self.shape
         if self.base is list and self.item is not None:
             return "a list, each " + self.item.expected()
         return " ".join([_NAMES[self.base], *([" and ".join(self.bounds)] if self.bounds else [])])
@@ -40,6 +51,8 @@ class Kind:
         """The value of one word of the command line. Raises ValueError where it is not of this kind."""
         if self.optional and (not text or (self.base is not str and text.lower() == "none")):
             return None
+        if self.shape is not None:
+            return text
         if self.choices:
             return next((choice for choice in self.choices if str(choice) == text), text)
         if self.base is bool:
@@ -112,7 +125,7 @@ def _of_annotation(annotation: Any) -> Kind:
 
 
 def _with_bounds(kind: Kind, metadata: Iterable[Any]) -> Kind:
-    words = list(kind.bounds)
+    words, shape = list(kind.bounds), kind.shape
     for constraint in metadata:
         for bound in constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]:
             match bound:
@@ -126,6 +139,8 @@ def _with_bounds(kind: Kind, metadata: Iterable[Any]) -> Kind:
                     words.append(f"below {limit}")
                 case MinLen():
                     words.append("that is not empty")
+                case FromText():
+                    shape = bound.shape
                 case _:
                     pass
-    return replace(kind, bounds=tuple(words))
+    return replace(kind, bounds=tuple(words), shape=shape)

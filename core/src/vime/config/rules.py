@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.config.eval import dataset_doubts
 from vime.config.names import flag_of
+from vime.config.reward_sum import derived_keys, refuse_bad_sums
 from vime.config.train_sections import GROUP_ESTIMATORS
 from vime.errors import ConfigError
 
@@ -29,8 +30,9 @@ def derive(config: RunConfig) -> dict[str, Any]:
         derived["over_sampling_batch_size"] = config.rollout_batch_size
     if config.eps_clip_high is None:
         derived["eps_clip_high"] = config.eps_clip
+    derived |= derived_keys(config)
     if config.eval_reward_key is None:
-        derived["eval_reward_key"] = config.reward_key
+        derived.setdefault("eval_reward_key", config.reward_key)
     if config.load_debug_rollout_data is not None:
         derived["debug_train_only"] = True
     if config.calculate_per_token_loss and config.loss_aggregation == "sample":
@@ -78,6 +80,7 @@ def refuse_contradictions(config: RunConfig) -> None:
     _refuse_algorithm(config)
     _refuse_adapters(config)
     _refuse_modes(config)
+    refuse_bad_sums(config)
 
 
 def _refuse_batches(config: RunConfig) -> None:

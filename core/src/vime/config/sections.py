@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
+from vime.config.reward_sum import RewardWeights
 
 
 class PluginSection(Section):
@@ -219,13 +220,15 @@ class RewardSection(Section):
     """Rewards"""
 
     rm_type: str | None = None
-    """Enabled plugin that scores the samples, where a row's metadata names none. boxed_<name> scores the last box only."""
+    """Enabled plugin that scores the samples, where a row's metadata names none. boxed_<name>: the last box only. a+b: a sum."""
+    reward_weights: RewardWeights | None = None
+    """Weights in a sum, 1 where none is given. Example: --rm-type math+format --reward-weights math=1,format=0.2."""
     rm_url: str | None = None
     """Address of a remote reward service."""
     group_rm: bool = False
     """Score whole groups: the reward function gets all samples of a group at once."""
     reward_key: str | None = None
-    """Key of the value to train on, where rewards are dicts."""
+    """Key of the value to train on, where rewards are dicts; without it total, the key of sums."""
     eval_reward_key: str | None = None
     """The same for evaluation; without it reward_key."""
     on_reward_error: Literal["raise", "drop", "zero"] = "raise"

@@ -6,6 +6,7 @@ costs itself only: its worker is killed and replaced. Usable from any thread, an
 
 from __future__ import annotations
 
+from vime.isolation.limits import reward_limit_paused
 from vime.isolation.pool import IsolatedError, IsolatedPool, IsolatedTimeout
 
-__all__ = ["IsolatedError", "IsolatedPool", "IsolatedTimeout"]
+__all__ = ["IsolatedError", "IsolatedPool", "IsolatedTimeout", "reward_limit_paused"]

@@ -15,8 +15,11 @@ reward_limit: ContextVar[asyncio.Timeout | None] = ContextVar("vime_reward_limit
 
 
 @contextlib.contextmanager
-def standing_still() -> Iterator[None]:
-    """Stop the clock of the reward of this context, where there is one, and let it go on afterwards with what was left."""
+def reward_limit_paused() -> Iterator[None]:
+    """Around a wait that says nothing about a reward, such as one for its turn: `--reward-timeout` stands still meanwhile.
+
+    It goes on afterwards with what was left. Outside of an asynchronous reward, and for synchronous ones, nothing happens.
+    """
     import asyncio
 
     limit = reward_limit.get()

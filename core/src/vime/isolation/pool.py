@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.isolation import worker
-from vime.isolation.limits import standing_still
+from vime.isolation.limits import reward_limit_paused
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,7 +54,9 @@ class IsolatedPool:
             worker nor the start of one counts. `call` and `acall` may give another limit.
         processor_timeout: limit in seconds of processor time for a call, None for none. On a busy machine a call that
             computes gets as far as on an idle one, so that the outcome does not depend on what else runs.
-        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError.
+        memory_mib: address space of a worker in MiB, None for no limit. A call that exceeds it gets a MemoryError. Where
+            earlier calls had kept much of it, which is not for this one to pay, the worker is replaced and the call is made
+            once more.
         preload: modules that are imported once, before the workers are forked, so that no call waits for them.
 
     Functions, arguments and results are pickled. A function must live at the top level of a module; the main script is
@@ -99,6 +102,7 @@ class IsolatedPool:
                 outcome = future.result()
             except _POOL_FAILURES as error:
                 self._after_failure(error, running, function, limit)
+                request = replace(request, again=True)
             except BaseException:
                 future.cancel()
                 raise
@@ -113,19 +117,20 @@ class IsolatedPool:
 
         request, limit = _pack(function, args, self.processor_timeout), self._limit(timeout)
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AHEAD * self.workers))
-        with standing_still():
+        with reward_limit_paused():
             await turns.acquire()
         try:
             outcome: worker.Outcome | None = None
             while outcome is None:
                 running = self._running
                 if running is None or not running.usable:
-                    with standing_still():
+                    with reward_limit_paused():
                         running = await asyncio.to_thread(self._ensure_running)
                 try:
                     outcome = await asyncio.wrap_future(running.schedule(request, limit))
                 except _POOL_FAILURES as error:
                     self._after_failure(error, running, function, limit)
+                    request = replace(request, again=True)
         finally:
             turns.release()
         return _unpack(outcome, function)
@@ -184,6 +189,8 @@ class IsolatedPool:
             raise IsolatedError(f"{name}: the pool was closed before the call ended") from None
         if not isinstance(error, BrokenProcessPool):  # pebble's ProcessExpired
             code = getattr(error, "exitcode", 0)
+            if code == worker.FULL:
+                return
             if code == -signal.SIGPROF and self.processor_timeout is not None:
                 raise IsolatedTimeout(name, self.processor_timeout, "processor") from None
             raise IsolatedError(f"the worker process that ran {name} died (exit code {code}){_death(code)}") from None

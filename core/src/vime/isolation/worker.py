@@ -19,9 +19,12 @@ import traceback
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+FULL = 75
+"""Exit code of a worker that gives a call back which ran out of memory, since earlier ones had kept much of it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Call:
     module: str
     file: str | None
     processor_limit: float | None = None
+    again: bool = False
+    """Whether another worker has given it back."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,13 @@ def start_worker(memory_mib: int | None, preload: Sequence[str]) -> None:
     for module in ("vime.isolation.threads", *preload):
         with contextlib.suppress(ImportError):  # the call that needs it reports it
             importlib.import_module(module)
+    if memory_mib is not None:
+        _memory.start(limit // resource.getpagesize())
 
 
 def run_call(call: Call) -> Outcome:
     """Run one call. Never raises: whatever happens, also SystemExit and errors of pickling, is part of the outcome."""
+    _memory.before_call()
     try:
         _provide_module(call.module, call.file)
         function, args = pickle.loads(call.pickled)
@@ -75,8 +83,44 @@ def run_call(call: Call) -> Outcome:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         return Outcome(value=pickle.dumps(value))
+    except MemoryError as error:
+        if _memory.was_short and not call.again:
+            os._exit(FULL)
+        return _describe(error)
     except BaseException as error:  # noqa: BLE001 (all of them travel)
         return _describe(error)
+
+
+class _Memory:
+    """Whether a call that runs out of memory may have earlier ones to thank for it, which kept theirs. Sizes are in pages."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._before_call = 0
+
+    def start(self, limit: int) -> None:
+        """Of what is left of `limit` now, calls may keep half without being suspected."""
+        used = _pages()
+        self._most = used + (limit - used) // 2
+
+    def before_call(self) -> None:
+        self._before_call = _pages() if self._most else 0
+
+    @property
+    def was_short(self) -> bool:
+        return self._before_call > self._most
+
+
+_memory = _Memory()
+"""Of this process, which runs nothing else."""
+
+
+def _pages() -> int:
+    """The address space of this process in pages; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[0])
+    except OSError:
+        return 0
 
 
 def ready() -> int:

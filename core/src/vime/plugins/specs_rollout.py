@@ -206,9 +206,10 @@ class RolloutSpec:
         Arguments: `sample` is generated, with its `prompt`, `response`, `label` and `metadata` (the only field that may be
         written to), and None in a call with `samples`; `samples` is the group, and None for a single sample.
         Returns: a finite number or a bool, or a dict of them with the same keys for every sample (--reward-key names the
-        one to train on). With `samples`: a list of these, one for each sample, in order.
-        Several plugins: the rm_type of a sample chooses by plugin name (`rm_type` in a row's metadata, or --rm-type).
-        Without any rm_type two are a conflict. A sample's `custom_rm_path` and that of an evaluation dataset go first.
+        one to train on, else it is `total`). With `samples`: a list of these, one for each sample, in order.
+        Several plugins: the rm_type of a sample chooses by plugin name (`rm_type` in a row's metadata, or --rm-type), or
+        sums several: math+format. Without any rm_type two are a conflict. A sample's `custom_rm_path` and that of an
+        evaluation dataset go first.
 
         Example:
 

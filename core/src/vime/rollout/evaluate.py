@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vime.errors import ContractError, EngineError
 from vime.outputs import RolloutFnEvalOutput
 from vime.rollout.generate import eval_sampling_params, generate_group
+from vime.rollout.metrics import part_means
 from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
@@ -117,10 +118,12 @@ def eval_metrics(config: RunConfig, output: RolloutFnEvalOutput, samples_per_pro
             rewards = [answer.reward for answers in prompts for answer in answers]
             metrics[name] = sum(rewards) / len(rewards)
             metrics |= _pass_metrics(name, prompts, samples_per_prompt.get(name), config.eval_success_threshold)
+        scored = [sample for sample in samples if sample.status is not Status.FAILED]
+        metrics |= {f"{name}/{key}": mean for key, mean in part_means(scored, failed=len(samples) - len(scored)).items()}
         lengths = [sample.response_length for sample in samples]
         metrics |= {
             f"{name}-truncated_ratio": sum(map(bool, data["truncated"])) / len(samples),
-            f"{name}/failed_samples": sum(sample.status is Status.FAILED for sample in samples),
+            f"{name}/failed_samples": len(samples) - len(scored),
             f"{name}/response_len/mean": statistics.fmean(lengths),
             f"{name}/response_len/median": statistics.median(lengths),
             f"{name}/response_len/max": max(lengths),

@@ -8,7 +8,7 @@ from vime.errors import ContractError
 from vime.outputs import RolloutFnEvalOutput, RolloutFnTrainOutput
 from vime.rollout.hook_guards import check_aligned, check_metrics
 from vime.rollout.reward_guard import check_key, check_number, check_reward
-from vime.sample import Sample, Status, rollouts
+from vime.sample import TOTAL, Sample, Status, rollouts
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -96,8 +96,7 @@ def _check_reward(config: RunConfig, who: str, sample: Sample) -> None:
         return
     if sample.reward is None:
         raise ContractError(f"{who} left sample {sample.index} without a reward", hint="set sample.reward in the rollout function")
-    keys = (config.reward_key,) if config.reward_key else ()
-    sample.reward = check_reward(sample.reward, who, sample, keys)
+    sample.reward = check_reward(sample.reward, who, sample, (config.reward_key or TOTAL,))
     check_key(sample.reward, config.reward_key, who, sample, "--reward-key")
 
 

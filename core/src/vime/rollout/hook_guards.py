@@ -238,11 +238,13 @@ def check_verdict(who: str, plugin: str, verdict: Any, group: list[Sample]) -> D
     if verdict.keep:
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(
-        False, _word(reason) if reason else _word(plugin.rpartition(":")[2], keep_end=True), bool(verdict.keep_when_insufficient)
+        False,
+        metric_word(reason) if reason else metric_word(plugin.rpartition(":")[2], keep_end=True),
+        bool(verdict.keep_when_insufficient),
     )
 
 
-def _word(text: str, *, keep_end: bool = False) -> str:
+def metric_word(text: str, *, keep_end: bool = False) -> str:
     """A part of a metric's name. Of a path that is too long the end is kept, which is the function's name."""
     word = re.sub(r"[^\w.:+-]+", "_", text, flags=re.ASCII)
     return word[-MAX_REASON:] if keep_end else word[:MAX_REASON]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vime.rollout.hook_guards import metric_word
 from vime.sample import Sample, Status, rollouts
 
 if TYPE_CHECKING:
@@ -55,8 +58,29 @@ def batch_metrics(config: RunConfig, kept: list[list[Sample]], dropped: list[lis
             "reward_kept": statistics.fmean(kept_rewards),
             "reward_all": statistics.fmean(everything),
         }
+    metrics |= part_means([sample for sample in samples if sample.status is not Status.FAILED])
     metrics |= _zero_std_counts(config, kept + dropped)
     return metrics
+
+
+def part_means(samples: list[Sample], failed: int = 0) -> dict[str, float]:
+    """`reward/<key>` for each key of dict rewards under which every sample that has it has a finite number: the mean of these.
+
+    `failed` is how many samples count as 0 beside them.
+    """
+    values: dict[str, list[Any]] = {}
+    for sample in samples:
+        for key, value in sample.reward.items() if isinstance(sample.reward, dict) else ():
+            values.setdefault(metric_word(str(key)), []).append(value)
+    finite = {key: found for key, found in values.items() if all(map(_is_finite, found))}
+    return {f"reward/{key}": sum(map(float, found)) / (len(found) + failed) for key, found in finite.items()}
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def _rewards(config: RunConfig, groups: list[list[Sample]]) -> list[float]:

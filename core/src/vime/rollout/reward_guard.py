@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime.errors import ContractError
-from vime.sample import Sample, rollouts
+from vime.sample import TOTAL, Sample, rollouts
 
 Reward = float | dict[str, Any]
 
@@ -34,7 +34,10 @@ def check_number(value: object, who: str, what: str, sample: Sample) -> float:
     if any(cls.__module__ == "numpy" and cls.__name__ == "generic" for cls in type(value).__mro__):
         value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, numbers.Real):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond all floats
+            number = math.inf
         if math.isfinite(number):
             return number
         raise BadRewardError(
@@ -99,8 +102,8 @@ class RewardShape:
             )
 
     def zero(self, scope: str, keys: tuple[str, ...]) -> Reward:
-        """The reward of a sample whose reward failed, under `--on-reward-error zero`."""
-        names = self.first.get(scope, (None, ""))[0] or keys
+        """The reward of a sample whose reward failed, under `--on-reward-error zero`: of the shape of the others, or with `keys`."""
+        names = self.first[scope][0] if scope in self.first else tuple(key for key in keys if key != TOTAL)
         return dict.fromkeys(names, 0.0) if names else 0.0
 
 
@@ -109,7 +112,9 @@ def _shape(keys: tuple[str, ...] | None) -> str:
 
 
 def check_key(reward: Reward, key: str | None, who: str, sample: Sample, flag: str) -> None:
-    """Dict rewards need a reward key, and numbers must not have one. Raises ContractError: this is a matter of configuration."""
+    """Dict rewards need a reward key, or a `total`, and numbers must not have another. ContractError: a matter of configuration."""
+    if isinstance(reward, dict) and key is None and TOTAL in reward:
+        return
     if isinstance(reward, dict) and key is None:
         raise ContractError(
             f"{who} returned a dict with the keys {sorted(map(str, reward))} for {where(sample)}, and no reward key is set",
@@ -120,7 +125,7 @@ def check_key(reward: Reward, key: str | None, who: str, sample: Sample, flag: s
             f"{who} returned a dict without {key!r} for {where(sample)}; it has {sorted(map(str, reward))}",
             hint=f"give one of these keys to {flag}",
         )
-    if not isinstance(reward, dict) and key is not None:
+    if not isinstance(reward, dict) and key not in (None, TOTAL):
         raise ContractError(
             f"{who} returned {reward!r} for {where(sample)}, but {flag} is {key!r}", hint=f"leave out {flag}, or return a dict"
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from vime.config.reward_sum import RewardPart, is_sum, parts_of
 from vime.config.upstream import REWARD_ALIASES, REWARD_DISTRIBUTIONS
 from vime.errors import ConfigError
 from vime.plugins.discovery import discover
@@ -25,10 +26,11 @@ BUILT_IN_ROLLOUT = "vime.rollout.vllm_rollout.generate_rollout"
 
 @dataclass(frozen=True)
 class ResolvedReward:
-    """The function that scores a sample; `boxed` hands it the last `\\boxed{}` of the response only."""
+    """The function that scores a sample; `boxed` hands it the last `\\boxed{}` of the response only. `part`: of a sum of several."""
 
     function: HookFunction
     boxed: bool = False
+    part: RewardPart | None = None
 
 
 class RewardResolver:
@@ -40,24 +42,27 @@ class RewardResolver:
         enabled = {canonicalize_name(plugin.name) for plugin in plugins.plugins}
         functions = [function for function in plugins.implementations("custom_rm") if canonicalize_name(function.plugin) in enabled]
         self.functions: dict[str, HookFunction] = {canonicalize_name(function.plugin): function for function in functions}
+        self._sums: dict[str, tuple[ResolvedReward, ...]] = {}
 
-    def resolve(self, sample: Sample, dataset: EvalDatasetConfig | None = None) -> ResolvedReward:
-        """Who scores this sample. Raises ConfigError, naming the sample, where nobody does."""
+    def resolve(self, sample: Sample, dataset: EvalDatasetConfig | None = None) -> tuple[ResolvedReward, ...]:
+        """Who scores this sample: one, or the parts of a sum. Raises ConfigError, naming the sample, where nobody does."""
         path = sample.custom_rm_path or (dataset.custom_rm_path if dataset else None) or self.config.custom_rm_path
         if path:
-            return ResolvedReward(self.plugins.path_function(path, "custom_rm"))
+            return (ResolvedReward(self.plugins.path_function(path, "custom_rm")),)
         rm_type = sample.metadata.get("rm_type") or (dataset.rm_type if dataset else None) or self.config.rm_type
         return self.by_type(rm_type, where(sample))
 
-    def by_type(self, rm_type: str | None, what: str) -> ResolvedReward:
-        """The reward plugin of this name, or the only one where there is no name. `what` is named in the error."""
+    def by_type(self, rm_type: str | None, what: str) -> tuple[ResolvedReward, ...]:
+        """The reward plugins of this name or sum, or the only one where there is no name. `what` is named in the error."""
+        if rm_type and not isinstance(rm_type, str):
+            raise ConfigError(f"{what}: rm_type is {rm_type!r}; expected the name of a reward", hint="for example math, or math+format")
+        if rm_type and is_sum(rm_type):
+            if rm_type not in self._sums:
+                self._sums[rm_type] = self._sum(rm_type, what)
+            return self._sums[rm_type]
         if rm_type:
             boxed = rm_type.startswith("boxed_")
-            name = canonicalize_name(rm_type.removeprefix("boxed_"))
-            function = self.functions.get(name) or self.functions.get(REWARD_ALIASES.get(name, ""))
-            if function is None:
-                raise ConfigError(f"{what}: no enabled plugin answers to rm_type {rm_type!r}; {self._enabled()}", hint=_how_to_get(name))
-            return ResolvedReward(function, boxed=boxed)
+            return (ResolvedReward(self._named(rm_type.removeprefix("boxed_"), rm_type, what), boxed),)
         if not self.functions:
             raise ConfigError(
                 f"{what}: no reward: no enabled plugin scores samples",
@@ -67,9 +72,24 @@ class RewardResolver:
             labels = " and ".join(function.label for function in self.functions.values())
             raise ConfigError(
                 f"{what}: several enabled plugins score samples, and nothing says which one to use: {labels}",
-                hint=f"choose one: --rm-type {next(iter(self.functions))} (single rows may say otherwise in their metadata, under rm_type)",
+                hint=f"choose one: --rm-type {next(iter(self.functions))} (rows may say otherwise in their metadata, under rm_type), "
+                + f"or sum them: --rm-type {'+'.join(self.functions)}",
             )
-        return ResolvedReward(next(iter(self.functions.values())))
+        return (ResolvedReward(next(iter(self.functions.values()))),)
+
+    def _sum(self, rm_type: str, what: str) -> tuple[ResolvedReward, ...]:
+        parts = parts_of(rm_type, self.config.reward_weights, f"{what}: rm_type")
+        return tuple(ResolvedReward(self._named(part.plugin, part.name, what), part.boxed, part) for part in parts)
+
+    def _named(self, name: str, rm_type: str, what: str) -> HookFunction:
+        """The reward of the enabled plugin of this name, or of the one that upstream's name stands for."""
+        plugin = canonicalize_name(name)
+        function = self.functions.get(plugin) or self.functions.get(REWARD_ALIASES.get(plugin, ""))
+        if function is None:
+            plugin, colon, key = name.partition(":")
+            hint = f"--rm-type {plugin} --reward-key {key}" if colon else _how_to_get(canonicalize_name(name))
+            raise ConfigError(f"{what}: no enabled plugin answers to rm_type {rm_type!r}; {self._enabled()}", hint=hint)
+        return function
 
     def check_at_start(self) -> None:
         """Refuse, before anything is built, a run whose samples nobody could make or score. Raises ConfigError.
@@ -111,10 +131,11 @@ class RewardResolver:
         if dataset.custom_generate_function_path:
             self.plugins.path_function(dataset.custom_generate_function_path, "custom_generate")
         path = dataset.custom_rm_path or self.config.custom_rm_path
+        rm_type = dataset.metadata_overrides.get("rm_type") or dataset.rm_type
         if path:
             self.plugins.path_function(path, "custom_rm")
-        elif not (sets_rewards or dataset.custom_generate_function_path) or dataset.rm_type:
-            self.by_type(dataset.rm_type or self.config.rm_type, f"evaluation dataset {dataset.name!r}")
+        elif not (sets_rewards or dataset.custom_generate_function_path) or rm_type:
+            self.by_type(rm_type or self.config.rm_type, f"evaluation dataset {dataset.name!r}")
 
     def _built_in(self, *, evaluation: bool) -> bool:
         """Whether the built-in rollout scores the samples: no plugin claims it, or a path flag names the built-in one."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vime.isolation import IsolatedTimeout
 from vime.rollout.hook_guards import Place, check_looked_at
@@ -25,9 +26,10 @@ from vime.rollout.reward_guard import (
     where,
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
+from vime.rollout.reward_sum import ScoreSheet, part_value
 from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, WorkerError, carry_back, takes_group
 from vime.rollout.unchanged import ChangedError, watched
-from vime.sample import SCORED, Sample, Status
+from vime.sample import SCORED, TOTAL, Sample, Status
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
@@ -64,8 +66,10 @@ class RewardScorer:
         """Score every sample on its own."""
         scope = _Scope(self.config, evaluation, dataset)
         fresh = await self._open(samples, scope, rollout_id)
-        resolved = [(self.resolver.resolve(sample, dataset), sample) for sample in fresh if _unscored(sample)]
-        await _all([self._score_call(reward, [sample], scope, group=False) for reward, sample in resolved])
+        calls = [
+            _Call(reward, [sample], sheets) for sample in fresh if _unscored(sample) for reward, sheets in self._resolve(sample, dataset)
+        ]
+        await self._make(calls, scope)
         await self._finish(samples, fresh, scope)
 
     async def score_group(
@@ -83,18 +87,20 @@ class RewardScorer:
             return
         scope = _Scope(self.config, evaluation, dataset)
         fresh = await self._open(group, scope, rollout_id)
-        parts: dict[tuple[int, bool], tuple[ResolvedReward, list[Sample]]] = {}
+        parts: dict[tuple[Any, ...], _Call] = {}
         for sample in group if any(map(_unscored, fresh)) else ():
             if sample.status is not Status.FAILED:
-                reward = self.resolver.resolve(sample, dataset)
-                parts.setdefault((id(reward.function), reward.boxed), (reward, []))[1].append(sample)
-        calls: list[Awaitable[None]] = []
-        for reward, members in parts.values():
-            if takes_group(reward.function) and any(map(_unscored, members)):
-                calls.append(self._score_call(reward, members, scope, group=True))
+                for reward, sheets in self._resolve(sample, dataset):
+                    part = parts.setdefault((id(reward.function), reward.boxed, reward.part), _Call(reward, [], {}, group=True))
+                    part.members.append(sample)
+                    part.sheets |= sheets
+        calls: list[_Call] = []
+        for part in parts.values():
+            if takes_group(part.reward.function) and any(map(_unscored, part.members)):
+                calls.append(part)
             else:
-                calls.extend(self._score_call(reward, [member], scope, group=False) for member in members if _unscored(member))
-        await _all(calls)
+                calls += [_Call(part.reward, [member], part.sheets) for member in part.members if _unscored(member)]
+        await self._make(calls, scope)
         await self._finish(group, fresh, scope)
 
     def take_metrics(self) -> dict[str, float]:
@@ -130,42 +136,71 @@ class RewardScorer:
             fresh.append(sample)
         return fresh
 
-    async def _score_call(self, reward: ResolvedReward, members: list[Sample], scope: _Scope, *, group: bool) -> None:
+    def _resolve(self, sample: Sample, dataset: EvalDatasetConfig | None) -> Iterator[tuple[ResolvedReward, dict[int, ScoreSheet]]]:
+        """Who scores a sample; where several do, each with the sheet that collects what they give."""
+        rewards = self.resolver.resolve(sample, dataset)
+        parts = [reward.part for reward in rewards if reward.part is not None]
+        sheets = {id(sample): ScoreSheet(sample, parts)} if parts else {}
+        yield from ((reward, sheets) for reward in rewards)
+
+    async def _make(self, calls: list[_Call], scope: _Scope) -> None:
+        """Make all calls at once. What the parts of a sum wrote is in the samples afterwards, in the order of the parts."""
+        await _all([self._score_call(call, scope) for call in calls])
+        for sheet in {id(sheet): sheet for call in calls for sheet in call.sheets.values()}.values():
+            sheet.carry_back()
+
+    async def _score_call(self, call: _Call, scope: _Scope) -> None:
         """One call of a reward function, checked; its failure is dealt with as `--on-reward-error` says."""
-        shown = [_boxed(member) for member in members] if reward.boxed else list(members)
+        reward, members = call.reward, call.members
+        shown = call.shown()
         who = f"{reward.function.label}: custom_rm"
-        unscored = [member.reward is None for member in members]
+        unscored = call.unscored()
         try:
             try:
                 with self._busy, watched(self.config, reward.function, shown):
-                    value = await self._runner.run(reward, shown, group=group)
+                    value = await self._runner.run(reward, shown, group=call.group)
                 discard(value)
             finally:
-                if reward.boxed:
+                if reward.boxed and reward.part is None:
                     carry_back(shown, members)
-            values = check_rewards(value, who, members) if group else [value]
+            values = check_rewards(value, who, members) if call.group else [value]
         except (RewardSetupError, ChangedError):
             raise
         except Exception as error:  # noqa: BLE001 - counted, and raised where the error policy says so
             for member in compress(members, unscored):
                 member.reward = None  # the function may have set it before it failed
-                self._fail(error, reward.function.plugin, member, scope)
+                self._fail(error, reward.function.plugin, member, scope, call.sheets.get(id(member)))
             return
         for member, value in compress(zip(members, values, strict=True), unscored):
-            self._accept(value, who, reward.function.plugin, member, scope)
+            if reward.part is None:
+                self._accept(value, who, reward.function.plugin, member, scope)
+            else:
+                self._accept_part(value, who, reward, call.sheets[id(member)], scope)
 
-    def _accept(self, value: object, who: str, plugin: str, sample: Sample, scope: _Scope) -> None:
+    def _accept_part(self, value: object, who: str, reward: ResolvedReward, sheet: ScoreSheet, scope: _Scope) -> None:
+        """Take in one part of a sum, and with the last of them accept the sum."""
+        assert reward.part is not None
+        try:
+            number = part_value(value, reward.part, who, sheet.sample)
+        except BadRewardError as error:
+            self._fail(error, reward.function.plugin, sheet.sample, scope, sheet)
+        else:
+            total = sheet.add(reward.part, number)
+            if total is not None:
+                self._accept(total, f"rm_type {sheet.name}", sheet.name, sheet.sample, scope, sheet)
+
+    def _accept(self, value: object, who: str, plugin: str, sample: Sample, scope: _Scope, sheet: ScoreSheet | None = None) -> None:
         try:
             reward = check_reward(value, who, sample, scope.keys)
             check_key(reward, scope.key, who, sample, scope.flag)
             self._shape.check(scope.name, reward, who, sample)
         except BadRewardError as error:
             sample.reward = None
-            self._fail(error, plugin, sample, scope)
+            self._fail(error, plugin, sample, scope, sheet)
         else:
             sample.reward = reward
 
-    def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope) -> None:
+    def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope, sheet: ScoreSheet | None = None) -> None:
         """Count a failed reward, then raise, drop the sample, or give it a zero."""
         kinds = {RewardTimeoutError: "timeout", IsolatedTimeout: "timeout", BadRewardError: "bad_value"}
         kind = error.kind if isinstance(error, WorkerError) else kinds.get(type(error), type(error).__name__)
@@ -177,7 +212,7 @@ class RewardScorer:
         if self.config.on_reward_error == "drop":
             sample.status = Status.FAILED
         else:
-            sample.reward = self._shape.zero(scope.name, scope.keys)
+            sample.reward = sheet.zero() if sheet is not None else self._shape.zero(scope.name, scope.keys)
 
     async def _finish(self, samples: list[Sample], fresh: list[Sample], scope: _Scope) -> None:
         """Add what shape_reward returns, and mark the rewards as final."""
@@ -195,8 +230,8 @@ class RewardScorer:
                 continue
             added = check_number(bonus, f"{shaper.label}: shape_reward", "as an addition to the reward", sample)
             if isinstance(sample.reward, dict):
-                assert scope.key is not None
-                sample.reward = {**sample.reward, scope.key: sample.reward[scope.key] + added}
+                key = scope.key or TOTAL
+                sample.reward = {**sample.reward, key: sample.reward[key] + added}
             else:
                 sample.reward += added
 
@@ -210,7 +245,29 @@ class _Scope:
         own = evaluation and config.eval_reward_key
         self.key = config.eval_reward_key if own else config.reward_key
         self.flag = "--eval-reward-key" if own else "--reward-key"
-        self.keys = tuple(dict.fromkeys(key for key in (self.key, config.reward_key, config.eval_reward_key) if key))
+        self.keys = tuple(dict.fromkeys(key for key in (self.key, config.reward_key, config.eval_reward_key) if key)) or (TOTAL,)
+
+
+@dataclass
+class _Call:
+    """One call of a reward function that is to be made, for one sample or for a group, with the sheets of samples that have parts."""
+
+    reward: ResolvedReward
+    members: list[Sample]
+    sheets: dict[int, ScoreSheet]
+    group: bool = False
+
+    def shown(self) -> list[Sample]:
+        """What the function gets: the samples themselves, or copies where they differ from these or others look at them too."""
+        if self.reward.part is not None:
+            return [self.sheets[id(member)].show(self.reward.part) for member in self.members]
+        return [_boxed(member) for member in self.members] if self.reward.boxed else list(self.members)
+
+    def unscored(self) -> list[bool]:
+        """For each sample whether it waits for this reward, or is there for its group only."""
+        if self.reward.part is not None:
+            return [self.sheets[id(member)].unscored for member in self.members]
+        return [member.reward is None for member in self.members]
 
 
 def _unscored(sample: Sample) -> bool:

@@ -82,13 +82,13 @@ class Snapshot:
             found += [
                 f"{where(sample)}: {name} {before.get(name)!r:.60} -> {now.get(name)!r:.60}"
                 for name in dict.fromkeys([*before, *now])
-                if name not in allowed and not _same(before.get(name), now.get(name))
+                if name not in allowed and not same(before.get(name), now.get(name))
             ]
         settings = _settings(self._args)
         found += [
             f"args.{name} {self._settings.get(name)!r:.60} -> {value!r:.60}"
             for name, value in settings.items()
-            if not _same(self._settings.get(name), value)
+            if not same(self._settings.get(name), value)
         ]
         return found
 
@@ -118,7 +118,7 @@ def _copy(values: dict[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def _same(before: Any, now: Any) -> bool:
+def same(before: Any, now: Any) -> bool:
     """Equality that holds for NaN too, and that arrays answer with one verdict."""
     if before is now:
         return True

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vime.api import Sample, hookimpl
+from vime.testing import check
 from vime.testing.checks.base import Bench, CheckSkipped, RewardCase
 from vime.testing.checks.reward_bench import RewardBench
 from vime.testing.checks.reward_inputs import Input
@@ -87,6 +88,12 @@ def test_exceptions_are_collected_where_they_are_caught() -> None:
     with exceptions_in(careless) as found:
         assert careless() == 0.0
     assert [type(error) for error in found] == [ValueError]
+
+
+@pytest.mark.parametrize("rm_type", ["boxed+exact", "boxed_boxed"])
+def test_a_reward_is_checked_by_itself_whatever_the_rm_type_of_the_run(rm_type: str) -> None:
+    report = check(Boxed, hook="custom_rm", args={"rm_type": rm_type})
+    assert report.passed, report.failures
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from vime.api import VimeError
+from vime.api import VimeError, reward_limit_paused
 
 if TYPE_CHECKING:
     import aiohttp
@@ -49,7 +49,16 @@ class Limits:
     """Seconds before the first repetition, doubled at each, with jitter."""
     longest_backoff: float
     deadline: float
-    """Seconds for all attempts together: a wait that would not fit in ends them at once."""
+    """Seconds for all attempts together, without the waits for a connection: a wait that would not fit in ends them at once."""
+
+
+@dataclass
+class Turns:
+    """The session of one event loop, the connections that are still free there, and what closes it."""
+
+    session: aiohttp.ClientSession
+    free: asyncio.Semaphore
+    holder: AsyncGenerator[None, None]
 
 
 class Client:
@@ -58,19 +67,22 @@ class Client:
     def __init__(self, *, connections: int | None, headers: dict[str, str]) -> None:
         self.connections = connections
         self.headers = headers
-        self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None, None]]] = {}
+        self._sessions: dict[asyncio.AbstractEventLoop, Turns] = {}
 
     async def post(self, url: str, body: bytes, limits: Limits, *, connections: int) -> tuple[int, bytes]:
         """Status and body of the answer to `body`, after at most 1 + `limits.retries` attempts.
 
-        `connections` bounds those that are open at once where the client has no bound of its own.
+        `connections` bounds those that are open at once where the client has no bound of its own. While a request waits
+        for one of these, neither --reward-timeout nor the time of an attempt runs.
         Raises RemoteRewardError where no attempt brought an answer with status 2xx.
         """
-        if "aiohttp" not in sys.modules:
-            await asyncio.to_thread(_import_all)  # half a second, in which the loop goes on
+        with reward_limit_paused():
+            if "aiohttp" not in sys.modules:
+                await asyncio.to_thread(_import_all)  # half a second, in which the loop goes on
+            turns = await self._turns(connections)
         import tenacity
 
-        start, attempts = time.monotonic(), 0
+        start, attempts, waited = time.monotonic(), 0, 0.0
         backoff = tenacity.wait_random_exponential(multiplier=limits.backoff, max=limits.longest_backoff)
 
         def wait(state: tenacity.RetryCallState) -> float:
@@ -80,7 +92,7 @@ class Client:
             return limits.backoff / 2 + jitter if asked is None else asked + jitter
 
         def over(state: tenacity.RetryCallState) -> bool:
-            return state.attempt_number > limits.retries or time.monotonic() - start + state.upcoming_sleep > limits.deadline
+            return state.attempt_number > limits.retries or time.monotonic() - start - waited + state.upcoming_sleep > limits.deadline
 
         try:
             async for attempt in tenacity.AsyncRetrying(
@@ -88,7 +100,14 @@ class Client:
             ):
                 with attempt:
                     attempts += 1
-                    return await self._attempt(url, body, limits.timeout, connections)
+                    with reward_limit_paused():
+                        asked = time.monotonic()
+                        await turns.free.acquire()
+                        waited += time.monotonic() - asked
+                    try:
+                        return await self._attempt(turns.session, url, body, limits.timeout)
+                    finally:
+                        turns.free.release()
         except AttemptError as error:
             tried = "tried once" if attempts == 1 else f"tried {attempts} times"
             if attempts <= limits.retries and error.after:
@@ -99,10 +118,9 @@ class Client:
             ) from error.__cause__
         raise AssertionError("either an attempt returned or it raised")
 
-    async def _attempt(self, url: str, body: bytes, timeout: float | None, connections: int) -> tuple[int, bytes]:  # noqa: ASYNC109
+    async def _attempt(self, session: aiohttp.ClientSession, url: str, body: bytes, timeout: float | None) -> tuple[int, bytes]:  # noqa: ASYNC109
         import aiohttp
 
-        session = await self._session(connections)
         try:
             async with session.post(
                 url, data=io.BytesIO(body), allow_redirects=False, timeout=aiohttp.ClientTimeout(total=timeout)
@@ -145,7 +163,7 @@ class Client:
             return RemoteRewardError(message + quoted(text), hint=hint)
         return RemoteRewardError(message + quoted(text), hint="the service refuses what it was sent: see its own log")
 
-    async def _session(self, connections: int) -> aiohttp.ClientSession:
+    async def _turns(self, connections: int) -> Turns:
         """The session of the running event loop, made at the first call. It ends with the loop, or with the client."""
         import aiohttp
 
@@ -153,15 +171,16 @@ class Client:
         if loop not in self._sessions:
             for other in [other for other in self._sessions if other.is_closed()]:
                 del self._sessions[other]
+            most = self.connections or connections
             session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self.connections or connections),
+                connector=aiohttp.TCPConnector(limit=most),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity", **self.headers},
             )
             holder = _held(session, loop, weakref.ref(self))
-            self._sessions[loop] = (session, holder)
+            self._sessions[loop] = Turns(session, asyncio.Semaphore(most), holder)
             await anext(holder)
-        return self._sessions[loop][0]
+        return self._sessions[loop]
 
 
 async def _held(session: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop, client: weakref.ref[Client]) -> AsyncGenerator[None, None]:

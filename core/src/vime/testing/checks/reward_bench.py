@@ -50,6 +50,10 @@ class Findings:
     """The same prompt with a worse answer."""
 
 
+ALONE: dict[str, Any] = {"rm_type": None, "reward_weights": None}
+"""A reward is checked by itself, also where the author's `args` name a sum that it is a part of."""
+
+
 class RewardBench:
     """One freshly loaded reward, and one event loop for all calls of a check: `with RewardBench(bench) as reward`."""
 
@@ -57,7 +61,8 @@ class RewardBench:
         self.bench = bench
         self.grouped = _scores_groups_only(bench)
         """Whether it is called with groups only."""
-        self.config: RunConfig = bench.config(group_rm=True, n_samples_per_prompt=2) if self.grouped else bench.config(group_rm=False)
+        options = {"group_rm": True, "n_samples_per_prompt": 2} if self.grouped else {"group_rm": False}
+        self.config: RunConfig = bench.config(**options, **ALONE)
         self.manager: PluginManager = bench.load(self.config)
         self.function: HookFunction = bench.function(self.manager)
         self.who = f"{self.function.label}: custom_rm"
@@ -108,7 +113,7 @@ class RewardBench:
     def call(self, samples: list[Sample], *, group: bool, function: HookFunction | None = None) -> Any:
         """What the function itself returns, in this process."""
         function = function or self.function
-        config = self.bench.config(group_rm=True, n_samples_per_prompt=len(samples)) if group else self.config
+        config = self.bench.config(group_rm=True, n_samples_per_prompt=len(samples), **ALONE) if group else self.config
         value = self.run(function.acall(**call_arguments(config, function, samples, group)))
         discard(value)
         return value

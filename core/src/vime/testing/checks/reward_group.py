@@ -6,7 +6,7 @@ from vime.errors import VimeError
 from vime.rollout.rewards import RewardScorer
 from vime.sample import Sample, Status
 from vime.testing.checks.base import Bench, Check, fail, skip
-from vime.testing.checks.reward_bench import RewardBench, compare, raised, require_deterministic, require_groups, short
+from vime.testing.checks.reward_bench import ALONE, RewardBench, compare, raised, require_deterministic, require_groups, short
 from vime.testing.checks.reward_inputs import NEED_CASE, Input
 
 ORDER_HINT = "return the rewards in the order of `samples`: the first reward belongs to the first sample"
@@ -96,7 +96,7 @@ def _group(reward: RewardBench, one: Input, size: int) -> list[Sample]:
 
 def _score_group(reward: RewardBench, group: list[Sample], size: int) -> None:
     """Score the group as a run does under --group-rm, in this process."""
-    config = reward.bench.config(group_rm=True, reward_isolation="thread", reward_key=reward.key, n_samples_per_prompt=size)
+    config = reward.bench.config(group_rm=True, reward_isolation="thread", reward_key=reward.key, n_samples_per_prompt=size, **ALONE)
     scorer = RewardScorer(config, reward.manager)
     try:
         reward.run(scorer.score_group(group))

@@ -24,7 +24,7 @@ from vime.rollout.rewards import RewardScorer
 from vime.sample import Sample
 from vime.testing.checks.base import Bench, Check, fail, skip
 from vime.testing.checks.loop_watch import Phase, Stalls, watch
-from vime.testing.checks.reward_bench import RewardBench, raised, require_deterministic, same
+from vime.testing.checks.reward_bench import ALONE, RewardBench, raised, require_deterministic, same
 from vime.testing.checks.reward_inputs import Input
 from vime.testing.checks.reward_places import RewardPlace
 from vime.testing.checks.reward_spy import exceptions_in
@@ -290,7 +290,11 @@ def _maybe(reward: RewardBench, one: Input, function: HookFunction) -> float | N
 def _score_as_the_run(reward: RewardBench, samples: list[Sample]) -> None:
     """Score samples through the core's scorer, in this process: asynchronous rewards in one loop, others in threads."""
     config = reward.bench.config(
-        group_rm=reward.grouped, n_samples_per_prompt=2 if reward.grouped else 1, reward_isolation="thread", reward_key=reward.key
+        group_rm=reward.grouped,
+        n_samples_per_prompt=2 if reward.grouped else 1,
+        reward_isolation="thread",
+        reward_key=reward.key,
+        **ALONE,
     )
     scorer = RewardScorer(config, reward.manager)
     try:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from vime.api import ConfigError, Sample, VimeError, hookimpl
 from vime.config.eval import EvalDatasetConfig
+from vime.config.reward_sum import is_sum, parts_of
 from vime.config.run_config import RunConfig
 from vime.engine.base import SamplingParams, set_current_engine
 from vime.outputs import RolloutFnEvalOutput
@@ -70,7 +71,8 @@ class Stage:
         self.config = stage_config(self.bench, folder, self.rows, **self.options)
         self.plugins = self.bench.load(self.config)
         if not self.plugins.implementations("custom_rm"):
-            self.plugins.add(parity_reward(), name=(self.config.rm_type or "kit-reward").removeprefix("boxed_"))
+            for name in reward_names(self.config):
+                self.plugins.add(parity_reward(), name=name)
         self.source: Any = build_data_source(self.config, self.plugins, self.engine.tokenizer)
         scorer = RewardScorer(self.config, self.plugins)
         self.context = RolloutContext(self.config, self.engine, self.plugins, scorer, deterministic=True)
@@ -113,13 +115,21 @@ def _write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
     return str(path)
 
 
+def reward_names(config: RunConfig) -> list[str]:
+    """What the plugins have to be called that score the samples of this run: several for a sum."""
+    rm_type = config.rm_type or "kit-reward"
+    if is_sum(rm_type):
+        return list(dict.fromkeys(part.plugin for part in parts_of(rm_type, config.reward_weights, "--rm-type")))
+    return [rm_type.removeprefix("boxed_")]
+
+
 def parity_reward() -> ModuleType:
     """A reward that differs within a group: 1 for every second sample. A dict where the run has a reward key."""
     module = ModuleType("parity_reward")
 
     async def custom_rm(args: RunConfig, sample: Sample) -> Any:
         reward = float((sample.index or 0) % 2)
-        keys = [key for key in (args.reward_key, args.eval_reward_key) if key]
+        keys = [key for key in (args.reward_key, args.eval_reward_key) if key and not is_sum(args.rm_type)]
         return dict.fromkeys(keys, reward) if keys else reward
 
     setattr(module, "custom_rm", hookimpl(custom_rm))  # noqa: B010 - a module has no such attribute to begin with

@@ -5,6 +5,7 @@ Keys are upstream's. Per-row tensors run over the whole response: entries where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vime.errors import ContractError
+from vime.track.samples import TokenValues
 from vime.train.batch import TrainBatch
 from vime.train.microbatch import Row
 
@@ -91,6 +93,26 @@ def _take(where: str, data: dict[str, Any], key: str, batch: TrainBatch, rows: l
                 hint="add a small number to what is divided by",
             )
         setattr(row, TENSOR_KEYS[key], picked.to(row.advantages_M.device))
+
+
+def token_values(batch: TrainBatch, samples: int) -> dict[int, TokenValues]:
+    """What training knew of each trained row's tokens, by the row's place in the batch: for people, not for training.
+
+    Empty where a plugin made other rows than the `samples` of the rollout.
+    """
+    if len(batch) != samples:
+        return {}
+    return {row.index: TokenValues(_spread(batch, row, row.seen_log_probs_M), _spread(batch, row, row.advantages_M)) for row in batch.rows}
+
+
+def _spread(batch: TrainBatch, row: Row, values_M: Tensor | None) -> list[float] | None:
+    """M numbers at their places in the response, nan between them."""
+    if values_M is None:
+        return None
+    spread = [math.nan] * batch.response_lengths[row.index]
+    for offset, value in zip(_offsets(batch, row), values_M.tolist(), strict=True):
+        spread[offset] = value
+    return spread
 
 
 def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> Sequence[Any]:

@@ -34,10 +34,8 @@ WAIT = 30.0
 class Browser:
     """One tab. Everything that its pages complain of, or ask the network for, is in `complaints`."""
 
-    def __init__(self, address: str) -> None:
-        from websockets.sync.client import connect
-
-        self._socket = connect(address, max_size=None)
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
         self._number = 0
         self.complaints: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -74,9 +72,6 @@ class Browser:
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(picture["data"]))
 
-    def close(self) -> None:
-        self._socket.close()
-
     def _until(self, is_wanted: Any) -> dict[str, Any]:
         while True:
             message = json.loads(self._socket.recv(timeout=WAIT))
@@ -106,15 +101,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+    from websockets.sync.client import connect
+
     profile = tmp_path_factory.mktemp("chromium")
     process = subprocess.Popen(
         [chromium, *FLAGS, f"--user-data-dir={profile}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        tab = Browser(_tab_address(profile / "DevToolsActivePort", process))
-        yield tab
-        tab.call("Browser.close")
-        tab.close()
+        with connect(_tab_address(profile / "DevToolsActivePort", process), max_size=None) as socket:
+            tab = Browser(socket)
+            yield tab
+            tab.call("Browser.close")
     finally:
         try:
             process.wait(timeout=10)
@@ -141,3 +138,73 @@ def _tab_address(file: Path, process: subprocess.Popen[bytes]) -> str:
                 return pages[0]
         time.sleep(0.1)
     raise AssertionError("chromium did not start")
+
+
+# Runs
+
+
+HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\"> & \u2028 end"
+
+
+@pytest.fixture(scope="session")
+def second_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shorter run, most of whose responses are cut off."""
+    return make_run(tmp_path_factory.mktemp("runs") / "second", rollouts=4, truncated=0.75)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 rollouts with everything in it: drops, failures, a removed sample, an evaluation, a hostile response."""
+    return make_run(tmp_path_factory.mktemp("runs") / "first")
+
+
+def make_run(folder: Path, *, rollouts: int = 6, truncated: float = 0.0) -> Path:
+    from vime.sample import Sample, Status
+    from vime.track.jsonl import JsonlWriter
+    from vime.track.samples import TokenValues, write_samples
+
+    folder.mkdir()
+    (folder / "config.yaml").write_text("hf_checkpoint: /home/somebody/models/org/tiny\nlr: 0.0001\nrm_url: http://***@host\n")
+    (folder / "plugins.lock.json").write_text('{"plugins": [{"name": "math", "version": "0.1.0", "settings": {"key": "s3cret"}}]}')
+    metrics = JsonlWriter(folder / "metrics.jsonl")
+    for step in range(rollouts):
+        if step % 3 == 0:
+            metrics.write(step, {"eval/held": 0.25 + 0.1 * step, "eval/held-pass@1": 0.25, "eval/held-truncated_ratio": 0.0})
+        reward = 0.25 + 0.05 * step
+        counts = {"samples_generated": 20, "samples_trained": 11, "removed_samples": 1, "samples_filtered": 4, "samples_failed": 4}
+        ends = {f"rollout/{key}": value for key, value in counts.items()}
+        groups = {"rollout/groups_kept": 3, "rollout/groups_dropped": 1, "rollout/dynamic_filter/drop_zero_std_0.0": 1}
+        rewards = {"rollout/raw_reward": reward, "rollout/reward_kept": reward, "rollout/reward_all": reward - 0.1}
+        metrics.write(step, {**ends, **groups, **rewards, "rollout/response_len/mean": 3.0, "rollout/truncated_ratio": truncated})
+        policy = {"train/entropy_loss": 0.5 - 0.01 * step, "train/train_rollout_logprob_abs_diff": 1e-6, "train/loss": 1e-9}
+        metrics.write(step, policy)
+        metrics.write(step, {"perf/step_time": 1.0, "perf/rollout_time": 0.5, "perf/train_time": 0.25, "perf/sync_time": 0.125})
+        metrics.write(step, {"hooks/math/custom_rm_ms": 50.0})
+
+        def sample(group: int, place: int, text: str, reward: float | None, step: int = step, **fields: Any) -> Sample:
+            index = 100 * step + 4 * group + place
+            known = {"label": "4", "response_length": 3, "tokens": [1, 2, 10, 11, 12], "rollout_log_probs": [-0.1, -1.0, -3.0]}
+            known |= {"status": Status.COMPLETED, "weight_versions": [step]}
+            return Sample(group_index=10 * step + group, index=index, prompt="2+2?", response=text, reward=reward, **known | fields)
+
+        kept = [[sample(group, place, f"the {place}", float(place == 1)) for place in range(4)] for group in range(3)]
+        kept[0][3].response, kept[0][2].remove_sample = HOSTILE, True
+        kept[1][0].status = Status.TRUNCATED
+        dropped = [sample(3, place, "the same", 0.0) for place in range(4)]
+        failed = [sample(4, place, "no reward", None, status=Status.FAILED) for place in range(4)]
+        trained = {place: TokenValues([-0.1, -1.5, -2.5], [0.5 if place % 4 == 1 else -0.25] * 3) for place in range(12)}
+        texts = {10: "one", 11: "\n<b>", 12: " two"}
+        write_samples(
+            folder / "samples",
+            step,
+            "train",
+            kept,
+            [(dropped, "zero_std_0.0"), (failed, "failed")],
+            trained=trained,
+            text_of=lambda ids: [texts[token] for token in ids],
+        )
+        if step % 3 == 0:
+            answers = [[Sample(index=place, prompt="1+1?", response=str(place), reward=0.5, status=Status.COMPLETED)] for place in range(2)]
+            write_samples(folder / "samples", step, "eval_held", answers)
+    metrics.close()
+    return folder

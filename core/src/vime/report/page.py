@@ -7,7 +7,6 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def report_data(folders: dict[str, Path]) -> dict[str, Any]:
     used = sum(len(json.dumps(run)) for run in runs) + sum(len(_asset(name)) for name in (*_SCRIPTS, *_STYLES, "page.html"))
     budget = max(0, min(MAX_BYTES - used, MAX_SAMPLE_BYTES)) // len(runs)
     for run, folder in zip(runs, folders.values(), strict=True):
-        run["samples"] = asdict(shown_samples(folder, budget, _reward_key(folder)))
+        run["samples"] = vars(shown_samples(folder, budget, _reward_key(folder)))
     return {"runs": runs, "made": time.time()}
 
 

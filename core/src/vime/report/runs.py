@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,9 @@ def describe_run(name: str, folder: Path) -> dict[str, Any]:
         "rollouts": len({line["step"] for line in lines if any(key.startswith("rollout/") for key in line)}),
         "seconds": times[-1] - times[0] if times else 0.0,
         "ended": times[-1] if times else None,
-        "curves": asdict(curves),
+        "curves": vars(curves),
         "totals": totals(lines),
-        "alerts": [asdict(alert) for alert in find_alerts(lines)],
+        "alerts": [vars(alert) for alert in find_alerts(lines)],
     }
 
 

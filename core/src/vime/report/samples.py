@@ -38,6 +38,8 @@ class ShownSamples:
     total: int = 0
     rollouts_shown: int = 0
     rollouts_total: int = 0
+    unreadable: list[str] = field(default_factory=list)
+    """Names of files that are no parquet."""
     note: str | None = None
     """Why there are none."""
 
@@ -51,9 +53,17 @@ def shown_samples(folder: Path, budget: int, reward_key: str | None = None) -> S
         import pyarrow.parquet as parquet
     except ImportError:
         return ShownSamples(note="Samples are not shown: reading them needs pyarrow (pip install pyarrow; then write the report again).")
-    result = ShownSamples(total=sum(parquet.read_metadata(file.path).num_rows for file in files))
+    from pyarrow import ArrowException
+
+    result = ShownSamples()
+    for file in list(files):
+        try:
+            result.total += parquet.read_metadata(file.path).num_rows
+        except (OSError, ArrowException):
+            result.unreadable.append(file.path.name)
+            files.remove(file)
     picked = spread_files(files)
-    queues = [groups_by_interest(parquet.read_table(file.path, partitioning=None).to_pylist(), file, reward_key) for file in picked]
+    queues = [groups_by_interest(parquet.ParquetFile(file.path).read().to_pylist(), file, reward_key) for file in picked]
     left = budget
     while any(queues):
         for queue in queues:

@@ -122,10 +122,10 @@ class RunView:
     def _ends(self) -> Line:
         cells = [(name, f"{self.metrics[key]:g}") for name, key in ((n, f"rollout/{k}") for n, k in ENDS) if self.metrics.get(key)]
         dropped = sorted(self.dropped.items(), key=lambda pair: (-pair[1], pair[0]))
-        line: Line = [_label("drops")]
-        line += _cells([("samples", ""), *cells]) if cells else [("dim", "no sample lost in the last rollout")]
+        line: Line = [_label("drops"), *_cells(cells)]
+        line.append(("dim", " in the last rollout" if cells else "no sample lost in the last rollout"))
         if dropped:
-            line.append(("dim", f"  groups of all rollouts: {', '.join(f'{reason} {count:g}' for reason, count in dropped)}"))
+            line.append(("dim", f"; groups of the run: {', '.join(f'{reason} {count:g}' for reason, count in dropped)}"))
         return line
 
     def _alerts(self) -> list[Line]:

@@ -14,6 +14,8 @@ from typing import Any
 
 IN_A_ROW = 3
 """Rollouts that must agree before a rule about single rollouts speaks."""
+MIN_GROUPS = 12
+"""Groups that must have one reward throughout: of two groups a rollout, that happens by chance."""
 WINDOW = 5
 """Rollouts that a mean is taken over, and that make up the start that a trend is compared with."""
 REWARD_ERROR_SHARE = 0.05
@@ -117,10 +119,11 @@ class _EqualRewards(_Rule):
             return _Finding()
         counts = dict(_below(metrics, "rollout/zero_std/count_"))
         flat, groups = sum(counts.values()), metrics["rollout/groups_kept"] + metrics.get("rollout/groups_dropped", 0)
-        self.recent.append(groups > 0 and flat >= groups)
+        self.recent.append(groups if flat >= groups else 0)
+        enough = sum(list(self.recent)[-IN_A_ROW:]) >= MIN_GROUPS
         where = max(counts, key=lambda reward: counts[reward], default="")
         return _Finding(
-            self.in_a_row(),
+            self.in_a_row() and enough,
             "rollout/zero_std/count_*",
             flat,
             groups,

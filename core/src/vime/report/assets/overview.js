@@ -87,7 +87,7 @@ function bar(label, value, whole, { kind = "", text = null, indent = false, note
   return el(
     "tr",
     { class: indent ? "indent" : "" },
-    el("th", { scope: "row" }, label, note ? el("span", { class: "quiet" }, note) : null),
+    el("th", { scope: "row" }, label.replace(/([_/·])/g, "$1\u200b"), note ? el("span", { class: "quiet" }, note) : null),
     el("td", { class: "bar" }, el("i", { class: kind, style: `width: ${whole ? Math.min(100, (100 * value) / whole) : 0}%` })),
     el("td", { class: "num" }, text || count(value)),
     el("td", { class: "num quiet" }, whole ? share(value / whole) : "")

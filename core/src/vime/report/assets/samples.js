@@ -121,10 +121,10 @@ function missingText(sample) {
 
 /* Blue for more, orange for less; for a log-prob, the darker the less likely. */
 function shade(value) {
-  if (filters.colour === "log_prob") return `rgb(var(--less) / ${Math.min(0.75, -value / 6)})`;
+  if (filters.colour === "log_prob") return `rgb(var(--less) / ${Math.min(0.75, -value / 6).toFixed(2)})`;
   const full = filters.colour === "advantage" ? 2 : differenceScale();
   const strength = Math.min(0.75, (0.75 * Math.abs(value)) / full);
-  return `rgb(var(${value >= 0 ? "--more" : "--less"}) / ${strength})`;
+  return `rgb(var(${value >= 0 ? "--more" : "--less"}) / ${strength.toFixed(2)})`;
 }
 
 const scales = new Map();
@@ -215,7 +215,8 @@ function resetFilters() {
 function showSamplesNote() {
   const { note, shown, total, rollouts_shown: rollouts, rollouts_total: all } = RUNS[filters.run].samples;
   const text = note || (shown === total ? `All ${count(total)} samples that the run wrote.` : `A choice, to keep the page small: ${count(shown)} of ${count(total)} samples, as whole groups, from ${count(rollouts)} of ${count(all)} rollouts and from evaluations. Groups with different rewards, with failures and of each drop reason come first, so shares seen here are not those of the run. All are in the run's folder samples/.`);
-  fill("samples-note", text);
+  const { unreadable } = RUNS[filters.run].samples;
+  fill("samples-note", text, unreadable.length ? ` Not readable, and left out: ${unreadable.join(", ")}.` : "");
 }
 
 function showSamples() {

@@ -95,7 +95,7 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         reason = "no browser: the page is tested in Chromium (Debian: apt-get install chromium)"
         if os.environ.get("CI") == "true":
@@ -145,6 +145,8 @@ def _tab_address(file: Path, process: subprocess.Popen[bytes]) -> str:
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\"> & \u2028 end"
 
+TEXTS = {10: "one", 11: "\n<b>", 12: " two"}
+
 
 @pytest.fixture(scope="session")
 def second_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -193,7 +195,6 @@ def make_run(folder: Path, *, rollouts: int = 6, truncated: float = 0.0) -> Path
         dropped = [sample(3, place, "the same", 0.0) for place in range(4)]
         failed = [sample(4, place, "no reward", None, status=Status.FAILED) for place in range(4)]
         trained = {place: TokenValues([-0.1, -1.5, -2.5], [0.5 if place % 4 == 1 else -0.25] * 3) for place in range(12)}
-        texts = {10: "one", 11: "\n<b>", 12: " two"}
         write_samples(
             folder / "samples",
             step,
@@ -201,7 +202,7 @@ def make_run(folder: Path, *, rollouts: int = 6, truncated: float = 0.0) -> Path
             kept,
             [(dropped, "zero_std_0.0"), (failed, "failed")],
             trained=trained,
-            text_of=lambda ids: [texts[token] for token in ids],
+            text_of=lambda ids: [TEXTS[token] for token in ids],
         )
         if step % 3 == 0:
             answers = [[Sample(index=place, prompt="1+1?", response=str(place), reward=0.5, status=Status.COMPLETED)] for place in range(2)]

@@ -84,7 +84,9 @@ def test_hostile_text_is_shown_as_text(browser, page):
     browser.open(page)
     assert choose(browser, "text", "onerror") == "6 samples in 6 groups"
     shown = browser.run('[...document.querySelectorAll(".sample.hit .text")].map((node) => node.textContent)')
-    assert len(shown) == 6 and all(text.startswith("</script><script>document.title = 'owned'</script><img src=x onerror=") for text in shown)
+    assert len(shown) == 6 and all(
+        text.startswith("</script><script>document.title = 'owned'</script><img src=x onerror=") for text in shown
+    )
     assert browser.run('document.querySelectorAll("main img, main script").length') == 0
     assert browser.run("document.title") == "first · vime report"
     assert browser.complaints == []
@@ -122,7 +124,7 @@ def test_the_filters_work_with_the_keyboard_alone(browser, page):
     names = []
     for _ in range(4):
         browser.press("Tab")
-        names.append(browser.run('document.activeElement.id || document.activeElement.textContent'))
+        names.append(browser.run("document.activeElement.id || document.activeElement.textContent"))
     assert names[:3] == ["filter-colour", "filter-alone", "Clear"]
     browser.run('[...document.querySelectorAll("#filters button")].pop().focus()')
     browser.press("Enter")
@@ -148,7 +150,9 @@ def test_all_metrics_are_there_by_name(browser, page):
 
 
 def choose_metric(browser, text):
-    browser.run(f'{{ const input = document.getElementById("metric-filter"); input.value = "{text}"; input.dispatchEvent(new Event("input")); }}')
+    browser.run(
+        f'{{ const input = document.getElementById("metric-filter"); input.value = "{text}"; input.dispatchEvent(new Event("input")); }}'
+    )
     return browser.run('[...document.querySelectorAll("#all-charts strong")].map((node) => node.textContent)')
 
 

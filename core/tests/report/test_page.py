@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import re
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path, monkeypatch):
     assert list(run_folders([Path("a/run")])) == ["run"]
     assert list(run_folders([Path("a/run"), Path("b/run")])) == ["a/run", "b/run"]
     assert find_run(Path("c")) == tmp_path / "runs" / "c"
-    with pytest.raises(ConfigError, match="empty has no metrics.jsonl"):
+    with pytest.raises(ConfigError, match=r"empty has no metrics\.jsonl"):
         find_run(Path("empty"))
     with pytest.raises(ConfigError, match="there is no run d") as caught:
         find_run(Path("d"))
@@ -91,7 +92,7 @@ def test_sample_files_are_spread_over_the_run(tmp_path):
     (tmp_path / "notes.parquet").touch()
     picked = spread_files(sample_files(tmp_path))
     train = [file.step for file in picked if file.split == "train"]
-    assert len(train) == 40 and train[0] == 0 and train[-1] == 99 and max(b - a for a, b in zip(train, train[1:], strict=False)) <= 3
+    assert len(train) == 40 and train[0] == 0 and train[-1] == 99 and max(b - a for a, b in itertools.pairwise(train)) <= 3
     assert [(file.split, file.step) for file in picked if file.split != "train"] == [("eval_a_b", 0), ("eval_a_b", 50), ("eval_a_b", 99)]
 
 
@@ -149,7 +150,7 @@ def test_rewards_out_of_dicts():
 
 
 def test_a_run_without_samples_says_so(tmp_path):
-    assert "wrote no samples" in shown_samples(tmp_path, 1000).note
+    assert "wrote no samples" in str(shown_samples(tmp_path, 1000).note)
 
 
 # The page

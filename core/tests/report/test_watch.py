@@ -86,7 +86,9 @@ def test_a_file_that_goes_away_and_comes_back(tmp_path):
 
 def test_the_view_of_a_run(run_folder):
     view = RunView("first")
-    view.feed([{**line, "time": 990.0} for line in map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())], from_start=True)
+    view.feed(
+        [{**line, "time": 990.0} for line in map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())], from_start=True
+    )
     assert text_of(view) == [
         "first  step 6  0.00s of metrics, last line 10s ago",
         "reward   0.500  ▁▂▄▅▇█  first 0.250, best 0.500",
@@ -168,9 +170,11 @@ def test_watch_and_report_need_nothing_heavy(run_folder, tmp_path):
         "real = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, package=None: None if name == 'pyarrow' else real(name, package)\n"
         "from vime.cli.app import main\n"
-        f"raise SystemExit(main(['report', {str(run_folder)!r}, '--out', {str(tmp_path / 'r.html')!r}]) or main(['watch', {str(run_folder)!r}, '--once']))\n"
+        "run, page = sys.argv[1:]\n"
+        "raise SystemExit(main(['report', run, '--out', page]) or main(['watch', run, '--once']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False)
+    command = [sys.executable, "-c", script, str(run_folder), str(tmp_path / "r.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     assert "reading them needs pyarrow; pip install pyarrow" in done.stderr
     page = Path(tmp_path / "r.html").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ function showAlerts() {
       {},
       el("p", { class: "what" }, el("strong", {}, alert.what[0].toUpperCase() + alert.what.slice(1)), RUNS.length > 1 ? el("span", { class: "run", style: `--swatch: ${runColour(index)}` }, run.name) : null),
       el("p", { class: "quiet" }, el("code", {}, alert.metric), ` ${number(alert.value)}, threshold ${number(alert.threshold)} · ${until}${now ? ", to the end" : ", then over"}`),
-      el("p", {}, `What to do: ${alert.look_at}.`)
+      el("p", {}, `What to do: ${alert.look_at}${/[?.]$/.test(alert.look_at) ? "" : "."}`)
     );
   });
   fill("alerts", el("div", { class: "notice bad" }, el("h2", {}, plural(items.length, "alert")), el("ul", {}, rows)));
@@ -34,7 +34,7 @@ function firstAndLast(run, key, size) {
   if (!values.length) return null;
   const mean = (part) => part.reduce((a, b) => a + b, 0) / part.length;
   const n = Math.min(size, Math.ceil(values.length / 2));
-  return [mean(values.slice(0, n)), mean(values.slice(-n))];
+  return [mean(values.slice(0, n)), mean(values.slice(-n)), n];
 }
 
 function card(label, value, note) {
@@ -48,7 +48,7 @@ function change(pair) {
 function cardsOf(run) {
   const cards = [];
   const reward = firstAndLast(run, "rollout/raw_reward", 5);
-  if (reward) cards.push(card("Reward", change(reward), "first and last 5 rollouts"));
+  if (reward) cards.push(card("Reward", change(reward), reward[2] > 1 ? `first and last ${reward[2]} rollouts` : "first and last rollout"));
   for (const name of evaluationNames(run).slice(0, 4)) {
     const pair = firstAndLast(run, `eval/${name}`, 1);
     cards.push(card(`Evaluation ${name}`, change(pair), pair[0] === pair[1] ? "" : signed(pair[1] - pair[0])));

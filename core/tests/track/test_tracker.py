@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from vime.rollout.runner import Rollout
+from vime.runtime.step import Step
 from vime.sample import Sample, Status
 from vime.track.console import Console
 from vime.track.jsonl import JsonlWriter, read_metrics
@@ -241,6 +243,20 @@ def test_the_response_is_there_token_by_token(tmp_path):
     assert first["advantages"][::2] == [1.0, 1.0]
     assert (second["log_probs"], second["train_log_probs"], second["advantages"]) == ([-0.5, 0.0, -2.0], None, None)
     assert third["response_tokens"] == []
+
+
+def test_the_samples_of_a_step_that_fails_are_written(tmp_path):
+    pytest.importorskip("pyarrow")
+    tracker, _ = _tracker(tmp_path)
+    for number, every in ((0, 1), (1, 2), (2, 2), (3, 0)):
+        step = Step(number)
+        step.rollout = Rollout([[_sample()]], [([_sample()], "failed")], {})
+        with pytest.raises(ZeroDivisionError), step.writing_samples(tracker, every):
+            raise ZeroDivisionError
+    with Step(4).writing_samples(tracker, 1):
+        pass
+    tracker.close()
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["train_000000.parquet", "train_000002.parquet"]
 
 
 def test_tokens_beyond_the_budget_of_a_file_are_left_out(tmp_path, monkeypatch):

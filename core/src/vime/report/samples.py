@@ -180,12 +180,11 @@ def token_detail(row: dict[str, Any]) -> dict[str, Any] | None:
     detail: dict[str, Any] = {"texts": texts[:count]}
     if count < len(texts):
         detail["left_out"] = len(texts) - count
-    ours, theirs = row.get("train_log_probs"), row.get("log_probs")
+    ours, theirs, advantages, mask = (row.get(key) for key in ("train_log_probs", "log_probs", "advantages", "loss_mask"))
     if theirs:
         detail["log_probs"] = [_short(value) for value in theirs[:count]]
     if ours and theirs:
         detail["differences"] = [_short(a - b) for a, b in zip(ours[:count], theirs[:count], strict=True)]
-    advantages = row.get("advantages")
     if advantages:
         shown = [_short(value) for value in advantages[:count]]
         different = {value for value in shown if value is not None}
@@ -193,7 +192,6 @@ def token_detail(row: dict[str, Any]) -> dict[str, Any] | None:
             (detail["advantage"],) = different
         elif different:
             detail["advantages"] = shown
-    mask = row.get("loss_mask")
     if mask and not all(mask[:count]):
         detail["mask"] = mask[:count]
     return detail

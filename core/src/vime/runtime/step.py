@@ -47,7 +47,7 @@ class Step:
         if self.batch is not None:
             from vime.train.rollout_data import token_values
 
-            trained = token_values(self.batch, sum(map(len, rollout.groups)))
+            trained = token_values(self.batch, [sample for group in rollout.groups for sample in group])
         tracker.log_samples(self.number, "train", rollout.groups, rollout.dropped, trained)
 
     def perf_metrics(self, elapsed: float) -> dict[str, float]:

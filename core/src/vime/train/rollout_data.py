@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vime.errors import ContractError
+from vime.sample import Sample
 from vime.track.samples import TokenValues
 from vime.train.batch import TrainBatch
 from vime.train.microbatch import Row
@@ -95,12 +96,12 @@ def _take(where: str, data: dict[str, Any], key: str, batch: TrainBatch, rows: l
         setattr(row, TENSOR_KEYS[key], picked.to(row.advantages_M.device))
 
 
-def token_values(batch: TrainBatch, samples: int) -> dict[int, TokenValues]:
+def token_values(batch: TrainBatch, samples: Sequence[Sample]) -> dict[int, TokenValues]:
     """What training knew of each trained row's tokens, by the row's place in the batch: for people, not for training.
 
-    Empty where a plugin made other rows than the `samples` of the rollout.
+    Empty where a plugin made other rows out of the samples.
     """
-    if len(batch) != samples:
+    if batch.response_lengths != [sample.response_length for sample in samples]:
         return {}
     return {row.index: TokenValues(_spread(batch, row, row.seen_log_probs_M), _spread(batch, row, row.advantages_M)) for row in batch.rows}
 

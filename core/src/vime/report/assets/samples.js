@@ -55,7 +55,7 @@ function groupCard(group, hits) {
   return el(
     "article",
     { class: "group" },
-    el("header", {}, el("h3", {}, `${group.split === "train" ? "Rollout" : "After rollout"} ${group.step}, group ${group.id ?? "–"}`), el("span", { class: "quiet" }, `${plural(group.samples.length, "sample")} · ${mean}`)),
+    el("header", {}, el("h3", {}, `${group.split === "train" ? `Rollout ${group.step}` : `After ${plural(group.step, "rollout")}`}, group ${group.id ?? "–"}`), el("span", { class: "quiet" }, `${plural(group.samples.length, "sample")} · ${mean}`)),
     el("div", { class: "prompt" }, el("span", { class: "label" }, "prompt"), el("pre", { tabindex: group.prompt.length > 600 ? 0 : null }, group.prompt)),
     group.label ? el("div", { class: "prompt" }, el("span", { class: "label" }, "label"), el("pre", {}, group.label)) : null,
     el("div", { class: "side" }, samples.map(({ sample, hit }) => sampleCard(group, sample, hit && hits.size < group.samples.length)))

@@ -153,7 +153,7 @@ def _narrow(row: Row, flags: list[int]) -> None:
         return
     keep = [place for place, flag in enumerate(flags) if flag]
     row.positions = [row.positions[place] for place in keep]
-    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M", "values_M", "returns_M"):
+    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M", "seen_log_probs_M", "values_M", "returns_M"):
         value: Tensor | None = getattr(row, name)
         if value is not None:
             setattr(row, name, value[keep])

@@ -290,7 +290,7 @@ def test_the_page_of_algorithms_has_every_metric_of_the_correction() -> None:
 
 def documented_metrics() -> list[str]:
     """The names on the pages that have them, as regular expressions."""
-    rows = [row for page in ("metrics", "evaluation", "ppo") for row in table_rows(ROOT / "docs" / f"{page}.md", "metric")]
+    rows = [row for page in ("metrics", "evaluation", "ppo", "algorithms") for row in table_rows(ROOT / "docs" / f"{page}.md", "metric")]
     names = [name for row in rows for name in codes(row[0])] + ["eval/reward_errors/<plugin>/<kind>"]
     spread = [name.partition("{")[0] + end for name in names if "{" in name for end in ("mean", "median", "max", "min")]
     plain = [re.escape(name) for name in [*spread, *(name for name in names if "{" not in name)]]

@@ -21,8 +21,12 @@ from vime.config.run_config import RunConfig
 from vime.config.upstream import REWARD_DISTRIBUTIONS
 from vime.plugins.hookspecs import HOOKS
 from vime.plugins.manager import ROUTED, PluginManager
+from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import eval_metrics
+from vime.rollout.metrics import batch_metrics, dropped_metrics
+from vime.runtime.step import Step
 from vime.testing import check
+from vime.track.alerts import AlertWatch
 
 NUM_GPUS = 0
 
@@ -160,7 +164,21 @@ def test_the_index_names_every_page() -> None:
 
 def test_every_flag_on_the_pages_exists() -> None:
     fields = {name.replace("_", "-") for name in RunConfig.model_fields}
-    elsewhere = {"set", "config", "help", "json", "probe", "traceback", "import-timeout", "kind", "check", "model", "checkpoints"}
+    elsewhere = {
+        "set",
+        "config",
+        "help",
+        "json",
+        "probe",
+        "traceback",
+        "import-timeout",
+        "kind",
+        "check",
+        "model",
+        "checkpoints",
+        "out",
+        "once",
+    }
     unknown: set[str] = set()
     for page in PAGES:
         for line in page.read_text(encoding="utf-8").splitlines():
@@ -307,6 +325,44 @@ def test_the_file_of_the_page_on_rewards_names_a_sum(tmp_path: Path, capsys: pyt
 def test_the_page_on_rewards_has_every_reward_that_upstreams_names_lead_to() -> None:
     rows = {codes(row[0])[0]: row[2] for row in table(ROOT / "docs" / "rewards.md", "plugin")}
     assert rows == REWARD_DISTRIBUTIONS
+
+
+# Metrics
+
+
+def documented_metrics() -> list[str]:
+    """The names on the pages that have them, as regular expressions."""
+    rows = [row for page in ("metrics", "evaluation", "ppo", "algorithms") for row in table_rows(ROOT / "docs" / f"{page}.md", "metric")]
+    names = [name for row in rows for name in codes(row[0])] + ["eval/reward_errors/<plugin>/<kind>"]
+    spread = [name.partition("{")[0] + end for name in names if "{" in name for end in ("mean", "median", "max", "min")]
+    plain = [re.escape(name) for name in [*spread, *(name for name in names if "{" not in name)]]
+    return [re.sub(r"<\w+>|NAME", ".+", name).replace("@k", r"@\d+") for name in plain]
+
+
+def table_rows(page: Path, header: str) -> list[list[str]]:
+    """The rows of all tables of a page whose head begins with `| header |`."""
+    parts = re.split(rf"^(?=\| {header} \|)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    lines = [line for part in parts for line in part.partition("\n\n")[0].splitlines()[2:]]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def undocumented(names: set[str]) -> set[str]:
+    known = documented_metrics()
+    return {name for name in names - {"step", "time"} if not any(re.fullmatch(pattern, name) for pattern in known)}
+
+
+def test_the_metrics_page_has_what_a_rollout_counts() -> None:
+    group = [Sample(group_index=0, index=index, reward=1.0, status=Status.COMPLETED) for index in range(2)]
+    collected = Collected(kept=[group], dropped=[(group, "zero_std_1.0")])
+    counted = {**dropped_metrics(collected), **batch_metrics(RunConfig(), [group], [group]), "reward_errors/math/timeout": 1}
+    names = {f"rollout/{name}" for name in counted}
+    step = Step(0, seconds={"rollout": 1.0, "train": 1.0, "sync": 1.0, "reward": 1.0})
+    assert undocumented(names | {f"perf/{name}" for name in step.perf_metrics(4.0)}) == set()
+    assert undocumented({"rollout/new", "eval/gsm8k-pass@4", "hooks/math/custom_rm_ms"}) == {"rollout/new"}
+
+
+def test_the_metrics_page_has_each_alert() -> None:
+    assert len(table(ROOT / "docs" / "metrics.md", "alert")) == len(AlertWatch()._rules)
 
 
 # Evaluation

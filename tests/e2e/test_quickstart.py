@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 NUM_GPUS = 0
@@ -28,6 +30,22 @@ def test_the_main_job_learns_and_says_so(vime: Any, tmp_path: Path) -> None:
     for score in (sampled[0], sampled[-1], greedy[0], greedy[-1]):
         assert f"{score:.3f}" in result.stderr
     assert list((run / "checkpoints").iterdir())
+    assert undocumented({key for line in lines for key in line}) == set()
+    assert (run / "report.html").stat().st_size > 200_000
+    assert "alert" not in result.stderr
+    for row in pyarrow.parquet.read_table(run / "samples" / "train_000003.parquet").to_pylist():
+        assert "".join(row["token_texts"]).startswith(row["response"])
+        assert all(abs(a - b) < 1e-4 for a, b in zip(row["log_probs"], row["train_log_probs"], strict=True))
+        assert len(set(row["advantages"])) == 1
+
+
+def undocumented(names: set[str]) -> set[str]:
+    """The names of metrics that the documentation does not have."""
+    spec = importlib.util.spec_from_file_location("test_docs", Path(__file__).parents[1] / "test_docs.py")
+    assert spec is not None and spec.loader is not None
+    docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs)
+    return docs.undocumented(names)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from vime.rollout.runner import Rollout
+from vime.runtime.step import Step
 from vime.sample import Sample, Status
 from vime.track.console import Console
 from vime.track.jsonl import JsonlWriter, read_metrics
 from vime.track.run_dir import RunDir
-from vime.track.samples import remove_after, samples_path, write_samples
+from vime.track.samples import TokenValues, remove_after, samples_path, token_texts, write_samples
 from vime.track.tracker import Tracker
 
 NUM_GPUS = 0
@@ -201,6 +203,12 @@ def test_kept_and_dropped_samples_in_one_table(tmp_path):
         "response_length": 1,
         "weight_versions": [3, 4],
         "metadata": None,
+        "response_tokens": [],
+        "token_texts": None,
+        "loss_mask": None,
+        "log_probs": None,
+        "train_log_probs": None,
+        "advantages": None,
     }
     assert (rows[1]["reward"], rows[1]["rollout_id"], rows[1]["removed"]) == (None, 7, True)
     assert rows[2]["prompt"] == '[{"role": "user", "content": "ü"}]'
@@ -227,6 +235,58 @@ def test_no_two_datasets_share_a_file(tmp_path):
     paths = {samples_path(tmp_path, f"eval_{name}", 0) for name in names}
     assert len(paths) == len(names) and all(path.parent == tmp_path for path in paths)
     assert samples_path(tmp_path, "eval_math/aime", 3).name == "eval_math%2Faime_000003.parquet"
+
+
+class _Tokenizer:
+    """Token 1 is a word with a leading space, as SentencePiece writes it; token 2 is half a character."""
+
+    def convert_ids_to_tokens(self, ids):
+        return [{1: "▁hi", 2: "<0xC3>"}.get(token, str(token)) for token in ids]
+
+    def decode(self, ids):
+        return "".join({1: "hi", 2: "\ufffd"}.get(token, str(token)) for token in ids)
+
+
+def test_the_response_is_there_token_by_token(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    fields = {"tokens": [9, 8, 1, 2, 7], "response_length": 3, "loss_mask": [1, 0, 1], "rollout_log_probs": [-0.5, 0.0, -2.0]}
+    groups = [[_sample(**fields), _sample(**fields)], [_sample(tokens=[], response_length=0)]]
+    trained = {0: TokenValues([-0.25, math.nan, -2.0], [1.0, math.nan, 1.0])}
+    path = write_samples(tmp_path, 0, "train", groups, trained=trained, text_of=token_texts(_Tokenizer()))
+    first, second, third = pyarrow.parquet.read_table(path).to_pylist()
+    assert (first["response_tokens"], first["token_texts"]) == ([1, 2, 7], [" hi", "\ufffd", "7"])
+    assert (first["loss_mask"], first["log_probs"]) == ([1, 0, 1], [-0.5, 0.0, -2.0])
+    assert first["train_log_probs"][0] == -0.25 and math.isnan(first["train_log_probs"][1])
+    assert first["advantages"][::2] == [1.0, 1.0]
+    assert (second["log_probs"], second["train_log_probs"], second["advantages"]) == ([-0.5, 0.0, -2.0], None, None)
+    assert third["response_tokens"] == []
+
+
+def test_the_samples_of_a_step_that_fails_are_written(tmp_path):
+    pytest.importorskip("pyarrow")
+    tracker, _ = _tracker(tmp_path)
+    for number, every in ((0, 1), (1, 2), (2, 2), (3, 0)):
+        step = Step(number)
+        step.rollout = Rollout([[_sample()]], [([_sample()], "failed")], {})
+        with pytest.raises(ZeroDivisionError), step.writing_samples(tracker, every):
+            raise ZeroDivisionError
+    with Step(4).writing_samples(tracker, 1):
+        pass
+    tracker.close()
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["train_000000.parquet", "train_000002.parquet"]
+
+
+def test_tokens_beyond_the_budget_of_a_file_are_left_out(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    monkeypatch.setattr("vime.track.samples.TOKEN_BUDGET", 5)
+    group = [_sample(tokens=[1, 2, 3], response_length=3, index=index) for index in range(3)]
+    rows = pyarrow.parquet.read_table(write_samples(tmp_path, 0, "train", [group])).to_pylist()
+    assert [row["response_tokens"] for row in rows] == [[1, 2, 3], None, None]
+    assert [row["response"] for row in rows] == ["5", "5", "5"]
 
 
 def test_dict_rewards_are_json(tmp_path):

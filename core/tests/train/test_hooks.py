@@ -1,5 +1,7 @@
 """Hooks inside training: what they see, what they may change, and how wrong ones are named."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from vime.errors import ConfigError, ContractError
 from vime.plugins.function import HookFunction
 from vime.plugins.manager import PluginManager
 from vime.train.batch import build_train_batch
+from vime.train.rollout_data import token_values
 
 NUM_GPUS = 0
 
@@ -120,6 +123,21 @@ def test_wrong_changes_are_named(train, change, message):
     with pytest.raises(ContractError, match=message) as error:
         train(rollout_data_postprocess=lambda args, rollout_id, rollout_data: change(rollout_data))
     assert "plugin 'p' (p 1.0): rollout_data_postprocess" in str(error.value)
+
+
+def test_sample_files_tell_of_the_tokens_that_a_hook_left(make_trainer, make_config, make_groups):
+    def keep_the_first(args, rollout_id, rollout_data):
+        for mask in rollout_data["loss_masks"]:
+            mask[1:] = [0] * (len(mask) - 1)
+
+    groups = make_groups()
+    batch = build_train_batch(make_config(), None, groups)
+    make_trainer(make_config(), plugins=Hooks(rollout_data_postprocess=keep_the_first)).train(batch)
+    values = token_values(batch, [sample for group in groups for sample in group])
+    assert len(values) == 12
+    for value in values.values():
+        for numbers in (value.log_probs, value.advantages):
+            assert not math.isnan(numbers[0]) and all(map(math.isnan, numbers[1:]))
 
 
 def test_a_masked_token_stays_masked(make_trainer, make_config, make_groups):

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from vime.errors import CheckpointError, ConfigError, TrainerError
 from vime.train.batch import build_train_batch
 from vime.train.policy_model import PolicyModel
+from vime.train.rollout_data import token_values
 
 NUM_GPUS = 0
 
@@ -229,6 +230,27 @@ def test_a_check_in_the_middle_of_a_step_does_not_change_it(make_trainer, make_c
     plain.train(batch)
     checked.train(batch, verify=lambda: checked.score([[1, 2, 3]]))
     assert same(weights_of(plain), weights_of(checked))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_sample_files_tell_of_a_row_is_what_it_was_trained_with(make_trainer, make_config, make_groups, steps):
+    config, groups = make_config(num_steps_per_rollout=steps), make_groups()
+    groups[0][1].loss_mask = [0] + [1] * (groups[0][1].response_length - 1)
+    groups[1][0].remove_sample = True
+    trainer = make_trainer(config)
+    batch = with_true_log_probs(trainer, build_train_batch(config, None, groups))
+    trainer.train(batch)
+    samples = [sample for group in groups for sample in group]
+    values = token_values(batch, samples)
+    assert sorted(values) == batch.trained_rows and len(values) == len(batch) - 1
+    for row, value in values.items():
+        kept = [place for place, flag in enumerate(batch.loss_masks[row]) if flag]
+        assert [value.log_probs[place] for place in kept] == pytest.approx(
+            [batch.rollout_log_probs[row][place] for place in kept], abs=1e-4
+        )
+        assert [value.advantages[place] for place in kept] == pytest.approx([batch.rewards[row]] * len(kept), abs=1e-5)
+    assert math.isnan(values[1].log_probs[0]) and math.isnan(values[1].advantages[0])
+    assert token_values(batch, samples[1:]) == {}
 
 
 def test_tokens_of_older_weights_are_not_in_the_difference(make_trainer, make_config, make_groups):

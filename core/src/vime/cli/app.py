@@ -16,6 +16,8 @@ from vime.errors import EXIT_REFUSED, ConfigError
 COMMANDS: dict[str, str] = {
     "train": "Train a model with the enabled plugins.",
     "eval": "Evaluate a model on the evaluation datasets.",
+    "report": "Write an HTML page about one run or several.",
+    "watch": "Show a run in the terminal, while it goes on or after.",
     "config": "Show the resolved configuration and where each value came from.",
     "plugin": "List, show, explain, check and write plugins.",
 }

@@ -24,6 +24,18 @@ def build_app(asked_for: str) -> typer.Typer:
     app.callback()(_nothing)
     app.command("train", cls=ConfiguredCommand, help=COMMANDS["train"], epilog=_EVAL_FILE)(_nothing)
     app.command("eval", cls=EvalCommand, help=COMMANDS["eval"], epilog=_EVAL_FILE)(_nothing)
+    if asked_for == "report":
+        from vime.cli.report import report_runs
+
+        app.command("report")(report_runs)
+    else:
+        app.command("report", help=COMMANDS["report"])(_nothing)
+    if asked_for == "watch":
+        from vime.cli.watch import watch_run
+
+        app.command("watch")(watch_run)
+    else:
+        app.command("watch", help=COMMANDS["watch"])(_nothing)
     config_app = typer.Typer(help=COMMANDS["config"], no_args_is_help=True)
     config_app.callback()(_nothing)
     config_app.command("show", cls=ConfiguredCommand, help=_SHOW)(_nothing)

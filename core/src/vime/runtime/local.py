@@ -16,6 +16,7 @@ from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data
 from vime.errors import EngineError
 from vime.plugins.manager import PluginManager
+from vime.report.page import report_at_end
 from vime.rollout.context import RolloutContext
 from vime.rollout.data_source import DataSource, RolloutDataSource
 from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, save_rollout
@@ -146,6 +147,7 @@ class LocalRuntime:
             from transformers import AutoTokenizer
 
             self.tokenizer = tokenizer = AutoTokenizer.from_pretrained(model_path)
+            self.tracker.read_tokens_with(tokenizer)
             if train:
                 from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
@@ -193,12 +195,10 @@ class LocalRuntime:
         if self.endpoint is not None:
             self.endpoint.close()
         self._settle_event_loop()
-        self.scorer.close()
-        if self.engine is not None:
-            self.engine.close()
-        if self.trainer is not None:
-            self.trainer.close()
-        self.tracker.close()
+        for handle in (self.scorer, self.engine, self.trainer, self.tracker):
+            if handle is not None:
+                handle.close()
+        report_at_end(self.run_dir.path, self.console)
         self.event_loop.run_until_complete(self.event_loop.shutdown_asyncgens())  # what plugins keep open for this loop
         self.event_loop.close()
 
@@ -262,7 +262,8 @@ class LocalRuntime:
         """One rollout with its training: logs the metrics and moves the step boundary at the end."""
         self._step = Step(self.rollout_id)
         started = time.perf_counter()
-        yield self._step
+        with self._step.writing_samples(self.tracker, self.config.sample_every):
+            yield self._step
         self._log("perf", self._step.perf_metrics(time.perf_counter() - started))
         self._log("hooks", self.plugins.take_timings())
         self.console.step(self.rollout_id + 1, self.num_rollout, self._step.metrics)
@@ -294,8 +295,7 @@ class LocalRuntime:
         self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
         if self.config.save_debug_rollout_data is not None:
             save_rollout(self.config.save_debug_rollout_data, self.rollout_id, rollout.groups)
-        if self.config.sample_every and self.rollout_id % self.config.sample_every == 0:
-            self.tracker.log_samples(self.rollout_id, "train", rollout.groups, rollout.dropped)
+        self._step.rollout = rollout
         return rollout.groups
 
     def train(self, groups: list[list[Any]]) -> None:
@@ -305,7 +305,7 @@ class LocalRuntime:
         self.interrupts.check()
         if self.trainer is None:
             return
-        batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
+        self._step.batch = batch = build_train_batch(self.config, self.plugins, groups, rollout_id=self.rollout_id)
         verify = None
         if self.weight_sync is not None:
             samples = [sample for group in groups for sample in group]

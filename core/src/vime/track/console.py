@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vime.track.alerts import AlertWatch
 from vime.track.lines import (
     Cell,
     evaluation_details,
@@ -49,6 +50,7 @@ class Console:
         self._warned: set[str] = set()
         self._rewards: list[float] = []
         self._first_scores: dict[str, float] = {}
+        self._alerts = AlertWatch()
 
     # Messages
 
@@ -108,7 +110,10 @@ class Console:
             yield _BarProgress(progress, total)
 
     def step(self, step: int, total: int | None, metrics: Mapping[str, float]) -> None:
-        """One aligned line for a training step. `metrics` are the step's by full key (`rollout/raw_reward`, ...)."""
+        """One aligned line for a training step, and the alerts that it gives rise to, each kind once in a run.
+
+        `metrics` are the step's by full key (`rollout/raw_reward`, ...); `step` counts from 1.
+        """
         number = f"{step}/{total}".rjust(2 * len(str(total)) + 1) if total else str(step)
         parts = [("dim", "step "), ("bold", number)]
         reward = metrics.get("rollout/raw_reward")
@@ -124,6 +129,10 @@ class Console:
             label = cell.label if self._unicode else cell.label.replace("Δ", "d")
             parts += [("dim", f"  {label} "), (cell.style, cell.value)]
         self._say(*parts, *tail)
+        for alert in self._alerts.feed(step - 1, metrics):
+            if alert.kind not in self._warned:
+                self._warned.add(alert.kind)
+                self._line(("yellow bold", "alert "), ("", alert.text))
 
     def start_scores(self, scores: Mapping[str, float]) -> None:
         """The first scores of a run that is resumed: what later evaluations are compared with."""

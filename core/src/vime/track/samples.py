@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,35 @@ from vime.sample import Sample
 
 Dropped = Iterable[tuple[list[Sample], str]]
 """Groups that were not trained, each with its reason."""
+
+TOKEN_BUDGET = 65_536
+"""Response tokens of a file that are written one by one, with their log-probs and advantages; later rows have nulls there."""
+
+TokenText = Callable[[Sequence[int]], list[str]]
+
+
+@dataclass(frozen=True)
+class TokenValues:
+    """What training made of one sample, over its response; nan where the loss mask is 0."""
+
+    log_probs: list[float] | None
+    """The trainer's log-probs before the first step on this rollout; None where they were not computed."""
+    advantages: list[float] | None
+
+
+def token_texts(tokenizer: Any) -> TokenText:
+    """The text of each token by itself, as the tokenizer decodes it; half a character is the sign U+FFFD."""
+    known: dict[int, str] = {}
+
+    def texts(ids: Sequence[int]) -> list[str]:
+        for token in set(ids) - known.keys():
+            piece = tokenizer.convert_ids_to_tokens([token])[0] if hasattr(tokenizer, "convert_ids_to_tokens") else ""
+            # Decoding by itself would take the leading space of a SentencePiece token away.
+            is_word = isinstance(piece, str) and piece.startswith("▁")
+            known[token] = piece.replace("▁", " ") if is_word else str(tokenizer.decode([token]))
+        return [known[token] for token in ids]
+
+    return texts
 
 
 def samples_path(directory: Path, split: str, step: int) -> Path:
@@ -24,13 +54,32 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "replace"))
 
 
-def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> Path:
-    """Write all samples of a rollout aside and rename. Needs pyarrow."""
+def write_samples(
+    directory: Path,
+    step: int,
+    split: str,
+    groups: Iterable[list[Sample]],
+    dropped: Dropped = (),
+    *,
+    trained: Mapping[int, TokenValues] | None = None,
+    text_of: TokenText | None = None,
+) -> Path:
+    """Write all samples of a rollout aside and rename. Needs pyarrow.
+
+    `trained` has the trainer's numbers by the place of a sample among `groups`; `text_of` gives the text of each token.
+    """
     import pyarrow
     import pyarrow.parquet as parquet
 
-    records = [_record(sample, step, None) for group in groups for sample in group]
-    records += [_record(sample, step, reason) for group, reason in dropped for sample in group]
+    rows = [(sample, None) for group in groups for sample in group]
+    rows += [(sample, reason) for group, reason in dropped for sample in group]
+    records, budget = [], TOKEN_BUDGET
+    for place, (sample, reason) in enumerate(rows):
+        record = _record(sample, step, reason)
+        budget -= sample.response_length
+        if budget >= 0:
+            record |= _tokens(sample, (trained or {}).get(place), text_of)
+        records.append(record)
     as_json = any(isinstance(record["reward"], dict) for record in records)
     if as_json:
         for record in records:
@@ -54,6 +103,12 @@ def write_samples(directory: Path, step: int, split: str, groups: Iterable[list[
             ("response_length", pyarrow.int64()),
             ("weight_versions", pyarrow.list_(pyarrow.int64())),
             ("metadata", pyarrow.string()),
+            ("response_tokens", pyarrow.list_(pyarrow.int32())),
+            ("token_texts", pyarrow.list_(pyarrow.string())),
+            ("loss_mask", pyarrow.list_(pyarrow.int8())),
+            ("log_probs", pyarrow.list_(pyarrow.float32())),
+            ("train_log_probs", pyarrow.list_(pyarrow.float32())),
+            ("advantages", pyarrow.list_(pyarrow.float32())),
         ]
     )
     path = samples_path(directory, split, step)
@@ -93,6 +148,19 @@ def _record(sample: Sample, step: int, drop_reason: str | None) -> dict[str, Any
         "response_length": sample.response_length,
         "weight_versions": sample.weight_versions,
         "metadata": _text(sample.metadata) if sample.metadata else None,
+    }
+
+
+def _tokens(sample: Sample, trained: TokenValues | None, text_of: TokenText | None) -> dict[str, Any]:
+    """The response token by token: None for what is not known of it."""
+    ids = sample.tokens[max(0, len(sample.tokens) - sample.response_length) :]
+    return {
+        "response_tokens": ids,
+        "token_texts": None if text_of is None else [_text(text) for text in text_of(ids)],
+        "loss_mask": sample.loss_mask,
+        "log_probs": sample.rollout_log_probs,
+        "train_log_probs": None if trained is None else trained.log_probs,
+        "advantages": None if trained is None else trained.advantages,
     }
 
 

@@ -11,7 +11,7 @@ from vime.sample import Sample
 from vime.track.console import Console
 from vime.track.jsonl import JsonlWriter
 from vime.track.run_dir import RunDir
-from vime.track.samples import Dropped, remove_after, write_samples
+from vime.track.samples import Dropped, TokenText, TokenValues, remove_after, token_texts, write_samples
 from vime.track.tensorboard import TensorBoardWriter
 
 
@@ -24,6 +24,7 @@ class Tracker:
         self._jsonl = JsonlWriter(run_dir.metrics)
         self._tensorboard: TensorBoardWriter | None = None
         self._write_samples = True
+        self._text_of: TokenText | None = None
         self._latest: dict[str, float] = {}
         self._latest_step: int | None = None
         if getattr(config, "tensorboard", True):
@@ -45,11 +46,26 @@ class Tracker:
         """All metrics of the last logged step, by full key: what the console's line shows."""
         return dict(self._latest)
 
-    def log_samples(self, step: int, split: str, groups: Iterable[list[Sample]], dropped: Dropped = ()) -> None:
-        """Write samples/<split>_<step>.parquet: kept groups, and dropped ones as (group, reason)."""
-        if self._write_samples:
-            written = self._guarded("writing of samples", lambda: write_samples(self._run_dir.samples, step, split, groups, dropped))
-            self._write_samples = written is not None
+    def read_tokens_with(self, tokenizer: Any) -> None:
+        """From now on sample files have the text of each token."""
+        self._text_of = token_texts(tokenizer)
+
+    def log_samples(
+        self,
+        step: int,
+        split: str,
+        groups: Iterable[list[Sample]],
+        dropped: Dropped = (),
+        trained: Mapping[int, TokenValues] | None = None,
+    ) -> None:
+        """Write samples/<split>_<step>.parquet: kept groups, and dropped ones as (group, reason); see `write_samples`."""
+        if not self._write_samples:
+            return
+
+        def write() -> object:
+            return write_samples(self._run_dir.samples, step, split, groups, dropped, trained=trained, text_of=self._text_of)
+
+        self._write_samples = self._guarded("writing of samples", write) is not None
 
     def truncate_after(self, step: int, *, keep_evaluation: bool = False) -> None:
         """Forget what was written for steps after `step`, the last one of the checkpoint that a run resumes from.

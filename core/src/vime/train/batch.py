@@ -44,6 +44,8 @@ class TrainBatch:
     rollout_id: int = 0
     extra: dict[str, list[Any]] = field(default_factory=dict)
     """Further per-row lists of a `convert_samples_to_train_data` plugin, each of length N."""
+    rows: list[Any] = field(default_factory=list)
+    """The microbatch.Row of each trained row, once the trainer has made them: what the sample files tell of training."""
 
     def __len__(self) -> int:
         return len(self.tokens)

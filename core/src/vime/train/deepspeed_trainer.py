@@ -96,7 +96,7 @@ class DeepSpeedTrainer:
 
     def _train(self, batch: TrainBatch, verify: Callable[[], object] | None) -> dict[str, float]:
         self._refuse_foreign_tokens(batch)
-        rows = trained_rows(batch, self.weight_version, self.device)
+        rows = batch.rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
         tally = Tally(self.ranks, self.device)
         if self.config.loss_type != "sft_loss":
@@ -164,7 +164,7 @@ class DeepSpeedTrainer:
         sees_log_probs = self._hook("compute_advantages") or self._hooks("rollout_data_postprocess")
         if num_steps > 1 or config.kl_coef or sees_log_probs:
             for row, log_probs in zip(needed, self._log_probs(self.engine, needed), strict=True):
-                row.old_log_probs_M = log_probs
+                row.old_log_probs_M = row.seen_log_probs_M = log_probs
                 tally.add_difference(log_probs, row.rollout_log_probs_M, row.is_current)
 
     def _hook(self, name: str) -> Any:

@@ -38,6 +38,8 @@ class Row:
     """The critic's, before its first step on this rollout: of the state before each trained token."""
     returns_M: Tensor | None = None
     """What the critic is to learn."""
+    seen_log_probs_M: Tensor | None = None
+    """The trainer's own log-probs before its first step on this rollout, where they were compared with the engine's."""
 
     @property
     def input_length(self) -> int:

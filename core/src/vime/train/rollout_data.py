@@ -5,6 +5,7 @@ Keys are upstream's. Per-row tensors run over the whole response: entries where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from vime.errors import ContractError
+from vime.sample import Sample
+from vime.track.samples import TokenValues
 from vime.train.batch import TrainBatch
 from vime.train.microbatch import Row
 
@@ -93,6 +96,26 @@ def _take(where: str, data: dict[str, Any], key: str, batch: TrainBatch, rows: l
         setattr(row, TENSOR_KEYS[key], picked.to(row.advantages_M.device))
 
 
+def token_values(batch: TrainBatch, samples: Sequence[Sample]) -> dict[int, TokenValues]:
+    """What training knew of each trained row's tokens, by the row's place in the batch: for people, not for training.
+
+    Empty where a plugin made other rows out of the samples.
+    """
+    if batch.response_lengths != [sample.response_length for sample in samples]:
+        return {}
+    return {row.index: TokenValues(_spread(batch, row, row.seen_log_probs_M), _spread(batch, row, row.advantages_M)) for row in batch.rows}
+
+
+def _spread(batch: TrainBatch, row: Row, values_M: Tensor | None) -> list[float] | None:
+    """M numbers at their places in the response, nan between them."""
+    if values_M is None:
+        return None
+    spread = [math.nan] * batch.response_lengths[row.index]
+    for offset, value in zip(_offsets(batch, row), values_M.tolist(), strict=True):
+        spread[offset] = value
+    return spread
+
+
 def _entries(where: str, data: dict[str, Any], key: str, batch: TrainBatch) -> Sequence[Any]:
     values = data.get(key)
     if not isinstance(values, list | tuple) or len(values) != len(batch):
@@ -130,7 +153,7 @@ def _narrow(row: Row, flags: list[int]) -> None:
         return
     keep = [place for place, flag in enumerate(flags) if flag]
     row.positions = [row.positions[place] for place in keep]
-    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M", "values_M", "returns_M"):
+    for name in ("advantages_M", "rollout_log_probs_M", "old_log_probs_M", "ref_log_probs_M", "seen_log_probs_M", "values_M", "returns_M"):
         value: Tensor | None = getattr(row, name)
         if value is not None:
             setattr(row, name, value[keep])

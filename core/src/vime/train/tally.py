@@ -40,6 +40,7 @@ class Tally:
         self._weight = self._weight + micro.weights_K.sum()
         if self.measures_difference and micro.rollout_log_probs_K is not None:
             for row, ours, counts in zip(micro.rows, micro.split(log_probs_K), weighted, strict=True):
+                row.seen_log_probs_M = ours
                 self.add_difference(ours, row.rollout_log_probs_M, row.is_current and counts)
         self._tokens += sum(len(row.positions) for row, counts in zip(micro.rows, weighted, strict=True) if counts)
         self._used += sum(row.input_length for row, counts in zip(micro.rows, weighted, strict=True) if counts)

@@ -35,6 +35,7 @@ from vime.runtime.build import (
     planned_rollouts,
     seed_everything,
 )
+from vime.runtime.checkpoints import Boundary, restore, write_checkpoint
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
@@ -43,6 +44,7 @@ from vime.runtime.third_party import quiet_third_parties
 from vime.track.console import Console
 from vime.track.run_dir import RunDir
 from vime.track.tracker import Tracker
+from vime.train.checkpoint import set_aside_later
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
@@ -84,7 +86,7 @@ class LocalRuntime:
         self.saved_at: int | None = None
         self.first_scores: dict[str, float] = {}
         self.last_scores: dict[str, float] = {}
-        self._boundary: dict[str, Any] = {}
+        self._boundary: Boundary
         self._step = Step(0)
 
     # --- start and end ------------------------------------------------------------------------------------------
@@ -103,8 +105,11 @@ class LocalRuntime:
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
         check_saved_rollouts(config)
-        resume = find_resume_point(config)
-        differences = resume.compare_plugins(config, plugins) if resume is not None else []
+        resume, passed_over = find_resume_point(config)
+        doubts = [f"{path} is passed over: {problem}" for path, problem in passed_over.items()]
+        if resume is not None:
+            resume.check_model(config)
+            doubts += resume.compare_plugins(config, plugins)
         quiet_third_parties()
         console = Console(config)
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
@@ -115,8 +120,8 @@ class LocalRuntime:
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
-        for difference in differences:
-            console.warn(difference)
+        for doubt in doubts:
+            console.warn(doubt)
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
@@ -130,8 +135,6 @@ class LocalRuntime:
         model_path = str(resume.path) if resume is not None else config.hf_checkpoint
         assert model_path is not None
         console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
-        for path, problem in resume.passed_over.items() if resume is not None else ():
-            console.warn(f"{path} is passed over: {problem}")
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
         with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
@@ -175,9 +178,7 @@ class LocalRuntime:
                 console.info(f"the engine also answers at {self.endpoint.url}/v1")
             context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic, self.endpoint)  # type: ignore[arg-type]
             self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
-        if resume is not None:
-            self._restore(resume)
-        self._boundary = self._state()
+        self._take_over(resume)
         gc.collect()
         gc.freeze()  # the libraries' objects stay for good: no reason to walk them in every collection
 
@@ -263,7 +264,7 @@ class LocalRuntime:
         self._log("hooks", self.plugins.take_timings())
         self.console.step(self.rollout_id + 1, self.num_rollout, self._step.metrics)
         self.rollout_id += 1
-        self._boundary = self._state()
+        self._boundary = Boundary.of(self)
 
     def rollout(self) -> list[list[Any]]:
         """Generate, reward and filter one training batch."""
@@ -330,69 +331,41 @@ class LocalRuntime:
         self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
-        self._boundary = self._state()
+        self._boundary = Boundary.of(self)
 
     def save(self) -> None:
         """Write a checkpoint of the step boundary, unless it is there already."""
-        from vime.train.checkpoint import export_critic, save_checkpoint
-
-        if self.trainer is None or self.saved_at == self.rollout_id:
-            return
-        trainer = self.trainer
-
-        def write(directory: Path) -> None:
-            trainer.save(str(directory))
-            self.tokenizer.save_pretrained(str(directory))
-            if self.source is not None and self._boundary["data_source"] is None:
-                self.source.save(self.rollout_id)  # a class of the user's own, with upstream's methods only
-
-        with self.console.phase(f"saving checkpoint step_{self.rollout_id}"):
-            path = save_checkpoint(self.run_dir.checkpoints, self.rollout_id, write, self._boundary, keep=self.config.keep_checkpoints)
-            export_critic(self.config, path)
-        self.saved_at = self.rollout_id
+        if self.trainer is not None and self.saved_at != self.rollout_id:
+            write_checkpoint(self, self.trainer, self._boundary)
+            self.saved_at = self.rollout_id
 
     def roll_back_and_save(self) -> None:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
         self._forget_later_metrics()
+        if self.trainer is not None:
+            self._boundary.restore_random_states()
         self.save()
         saved = "; nothing to save without a trainer"
         if self.saved_at is not None:
             saved = f"; saved {self.run_dir.checkpoints / f'step_{self.saved_at}'}; go on with --load auto"
         self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts{saved}")
 
-    # --- state --------------------------------------------------------------------------------------------------
-
-    def _state(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the trainer's own files, as plain data."""
-        return {
-            "rollout_id": self.rollout_id,
-            "num_rollout": self.num_rollout,
-            "data_source": self.source.state_dict() if hasattr(self.source, "state_dict") else None,  # type: ignore[union-attr]
-            "plugins": self.plugins.state_dict(),
-            "lock": self.plugins.lock(),
-            "evaluated_at": self.evaluated_at,
-            "first_scores": self.first_scores,
-            "last_scores": self.last_scores,
-        }
-
-    def _restore(self, resume: ResumePoint) -> None:
-        manifest = resume.manifest
-        self.rollout_id = manifest["rollout_id"]
-        if self.trainer is not None:
-            self.trainer.load(str(resume.path))
-        if self.source is not None and manifest["data_source"] is None:
-            self.source.load(self.rollout_id)
-        elif self.source is not None:
-            self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
-        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=self.config.ignore_plugin_lock)
-        self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
-        self.console.start_scores(self.first_scores)
-        if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
-            self.saved_at = self.rollout_id
-            self._forget_later_metrics()
-
     def _forget_later_metrics(self) -> None:
         self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
+
+    def _take_over(self, resume: ResumePoint | None) -> None:
+        """Go on from the checkpoint, or start anew; what the folder holds of later steps belongs to neither."""
+        if resume is not None:
+            restore(self, resume)
+            self.console.start_scores(self.first_scores)
+            if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
+                self.saved_at = self.rollout_id
+        if self.run_dir.continued:
+            self._forget_later_metrics()
+        if self.trainer is not None:
+            for path in set_aside_later(self.run_dir.checkpoints, self.rollout_id):
+                self.console.warn(f"a checkpoint of a later step is not of this course: moved to {path}")
+        self._boundary = Boundary.of(self)
 
     def _log(self, namespace: str, metrics: dict[str, float], *, to_file: bool = True) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}

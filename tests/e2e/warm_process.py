@@ -32,10 +32,15 @@ def warm_up() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
 
     import vime.cli.app
-    import vime.loop  # noqa: F401
+    import vime.loop
     import vime.train.deepspeed_trainer  # noqa: F401
 
     assert not torch.distributed.is_initialized()
+
+
+def answer(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
 
 
 def run(job: dict[str, Any]) -> None:
@@ -59,11 +64,11 @@ if __name__ == "__main__":
     warm_up()
     threads = [thread.name for thread in threading.enumerate()]
     assert len(threads) == 1, threads
-    print(json.dumps("ready"), flush=True)
+    answer("ready")
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             run(json.loads(line))
-        print(json.dumps(pid), flush=True)
+        answer(pid)
         _, status = os.waitpid(pid, 0)
-        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+        answer(os.waitstatus_to_exitcode(status))

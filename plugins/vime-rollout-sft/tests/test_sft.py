@@ -149,7 +149,7 @@ def test_a_conversation_that_the_template_refuses_is_named(rollout):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"evaluation": True}, "training rollouts only"),
+        ({"evaluation": True}, "generates nothing to evaluate"),
         ({"loss_type": "policy_loss", "n_samples_per_prompt": 1}, "a policy loss learns nothing"),
         ({"n_samples_per_prompt": 4}, "n_samples_per_prompt is 4"),
     ],

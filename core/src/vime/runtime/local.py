@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.load import plain_values
@@ -22,6 +21,7 @@ from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, save_ro
 from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.generate import train_sampling_params
+from vime.rollout.held_out import loss_evaluation
 from vime.rollout.http.server import HttpEndpoint, address_of, open_port
 from vime.rollout.rewards import RewardScorer
 from vime.rollout.runner import RolloutRunner
@@ -37,11 +37,13 @@ from vime.runtime.build import (
 )
 from vime.runtime.checkpoints import Boundary, restore, write_checkpoint
 from vime.runtime.interrupts import Interrupts
+from vime.runtime.loss_evaluation import LossScorer, evaluate_by_loss
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
 from vime.runtime.story import header_rows, summary_rows
 from vime.runtime.third_party import quiet_third_parties
 from vime.track.console import Console
+from vime.track.lines import LOSS
 from vime.track.run_dir import RunDir
 from vime.track.tracker import Tracker
 from vime.train.checkpoint import set_aside_later
@@ -79,6 +81,9 @@ class LocalRuntime:
         self.source: DataSource | None = None
         self.tokenizer: Any = None
         self.datasets: list[EvalDataset] = []
+        self.loss_function = loss_evaluation(config, plugins)
+        """Makes the samples of an evaluation by loss; None where evaluations generate."""
+        self.loss_scorer: LossScorer | None = None
         self.scorer: RewardScorer
         self.runner: RolloutRunner | SavedRollouts
         self.rollout_id = self.num_rollout = 0
@@ -155,7 +160,12 @@ class LocalRuntime:
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
         if train and not config.debug_rollout_only:
             with console.phase("starting the trainer"):
-                self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
+                self.loss_scorer = self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
+        elif self.loss_function is not None and self.datasets:
+            with console.phase("loading the model"):
+                from vime.train.scoring import ModelScorer
+
+                self.loss_scorer = ModelScorer(config, model_path)
         if self._needs_engine:
             with console.phase("starting vLLM"):
                 from vime.engine.local import LocalEngine
@@ -184,7 +194,8 @@ class LocalRuntime:
 
     @property
     def _needs_engine(self) -> bool:
-        return not self.config.debug_train_only and (self.config.loss_type != "sft_loss" or bool(self.datasets))
+        generates = self.config.loss_type != "sft_loss" or bool(self.datasets and self.loss_function is None)
+        return generates and not self.config.debug_train_only
 
     def _close(self) -> None:
         if self.endpoint is not None:
@@ -211,7 +222,7 @@ class LocalRuntime:
             task.cancel()
         self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the rollout to its end; after an error or an interrupt nothing of it is left running."""
         try:
             return self.interrupts.run(self.event_loop, coroutine)
@@ -278,7 +289,7 @@ class LocalRuntime:
             def show(collected: Collected) -> None:
                 progress.update(len(collected.kept), collected.drop_reasons, collected.tokens / (time.perf_counter() - started))
 
-            rollout = self._run(self.runner.train(self.rollout_id, show))
+            rollout = self.run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
         self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
@@ -316,10 +327,13 @@ class LocalRuntime:
             self.weight_sync.sync()
 
     def evaluate(self) -> None:
-        """Evaluate all datasets and log the scores."""
-        assert isinstance(self.runner, RolloutRunner), "there is an engine where there are datasets"
+        """Evaluate all datasets and log the scores: of what is generated, or by the loss."""
+        assert isinstance(self.runner, RolloutRunner), "a run on saved rollouts has no datasets"
         with self.console.phase("evaluating"):
-            output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
+            if self.loss_function is not None and self.loss_scorer is not None:
+                output, metrics, logged_by_plugin = evaluate_by_loss(self, self.runner, self.loss_function, self.loss_scorer)
+            else:
+                output, metrics, logged_by_plugin = self.run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
             self.engine.stats()
         if not logged_by_plugin:
@@ -328,7 +342,7 @@ class LocalRuntime:
             self.tracker.log_samples(self.rollout_id, f"eval_{name}", [[sample] for sample in data["samples"]])
         if not logged_by_plugin:
             self.console.evaluation(self.rollout_id, {f"eval/{key}": value for key, value in metrics.items()})
-        self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
+        self.last_scores = {key: metrics[key] for name in output.data for key in (name, f"{name}{LOSS}") if key in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
         self._boundary = Boundary.of(self)

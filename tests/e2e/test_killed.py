@@ -212,16 +212,21 @@ def last_step(job: Job) -> int:
     return max((int(path.name.removeprefix("step_")) for path in job.run.glob("checkpoints/step_*")), default=0)
 
 
-def kill_at(job: Job, pid: int, moment: str, turns: int, delay: float, since: float) -> bool:
-    """Wait for `turns` more checkpoints, the moment and a delay, then kill. Whether that was while a checkpoint was being written."""
-    before = last_step(job)
+def stop_at(job: Job, moment: str, turns: int, delay: float, signum: int = signal.SIGKILL) -> bool:
+    """Start, wait for `turns` more checkpoints, the moment and a delay, then send the signal.
+
+    Whether that was while a checkpoint was being written.
+    """
+    since, before = time.time(), last_step(job)
+    pid = job.start(*(["--load", "auto"] if job.log.exists() else []))
     if moment != "starting":
         wait_for(lambda: has_logged(job, since) and last_step(job) >= before + turns, pid)
     if moment == "writing":
         wait_for(lambda: is_being_written(job, since), pid)
     time.sleep(delay)
-    os.kill(pid, signal.SIGKILL)
-    assert job.warm.status() == -signal.SIGKILL, f"the run ended before it was killed: {job.log.read_text()[-2000:]}"
+    os.kill(pid, signum)
+    expected = -signum if signum == signal.SIGKILL else 128 + signum
+    assert job.warm.status() == expected, f"the run ended before it was stopped: {job.log.read_text()[-2000:]}"
     return is_being_written(job, since)
 
 
@@ -234,14 +239,14 @@ def test_a_run_killed_at_twenty_two_moments_is_the_uninterrupted_one(uninterrupt
     longest = {"starting": 4.0, "first rollout": 0.0, "running": turn, "writing": 0.2 * turn}
     while_writing = 0
     for number, moment in enumerate(moments):
-        since = time.time()
         turns = draw.choice([0, 1, 1, 2]) if number >= len(FIRST_MOMENTS) else 0
-        pid = job.start(*(["--load", "auto"] if number else []))
-        while_writing += kill_at(job, pid, moment, turns, draw.uniform(0, longest[moment]), since)
+        while_writing += stop_at(job, moment, turns, draw.uniform(0, longest[moment]))
         if number < 2:
             assert last_step(job) == 0
     assert while_writing >= 5
-    assert last_step(job) < ROLLOUTS, "some kills came after the last step: make the run longer"
+    for signum in (signal.SIGINT, signal.SIGTERM):  # in the middle of a rollout, whose random numbers are then drawn again
+        stop_at(job, "running", 1, draw.uniform(0, turn), signum)
+    assert last_step(job) < ROLLOUTS, "some signals came after the last step: make the run longer"
     job.finish("--load", "auto")
     assert_equal(job, uninterrupted)
 
@@ -255,7 +260,8 @@ def assert_equal(job: Job, uninterrupted: Job) -> None:
     ours, theirs = job.final_checkpoint(), uninterrupted.final_checkpoint()
     assert ours["contents"] == theirs["contents"]
     assert ours["files"] == theirs["files"]
-    assert "model.safetensors" in ours["files"] and any(name.startswith("deepspeed/") for name in ours["files"])
+    loadable = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert loadable <= ours["files"].keys() and any(name.startswith("deepspeed/") for name in ours["files"])
     assert sorted(path.name for path in (job.run / "checkpoints").iterdir()) == [f"step_{ROLLOUTS - 1}", f"step_{ROLLOUTS}"]
 
 

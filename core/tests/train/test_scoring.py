@@ -72,7 +72,8 @@ def test_the_loss_of_a_dataset_is_one_number_for_any_split_and_order(make_config
 def test_a_supervised_step_reports_the_loss_that_an_evaluation_has(make_config, make_trainer, samples):
     from vime.train.batch import build_train_batch
 
-    config = make_config(loss_type="sft_loss", loss_aggregation="token", rollout_temperature=0.5, n_samples_per_prompt=1)
+    fields = {"rollout_batch_size": 12, "n_samples_per_prompt": 1, "rollout_temperature": 0.5}
+    config = make_config(loss_type="sft_loss", loss_aggregation="token", **fields)
     trainer = make_trainer(config)
     expected = loss_metrics("held", samples, trainer.sample_log_probs(samples))["held/loss"]
     metrics = trainer.train(build_train_batch(config, None, [[sample] for sample in samples[:-1]]))

@@ -123,6 +123,7 @@ def test_when_an_evaluation_is_by_loss() -> None:
     assert loss_evaluation(config_of(), plugins) is not None
     assert loss_evaluation(config_of(loss_type="policy_loss"), plugins) is None
     assert loss_evaluation(config_of(eval_function_path="vime.rollout.vllm_rollout.generate_rollout"), plugins) is None
+    assert loss_evaluation(config_of(rollout_function_path="vime.rollout.vllm_rollout.generate_rollout"), plugins) is None
     assert loss_evaluation(config_of(), PluginManager()) is None
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError
 from vime.rollout.guards import check_train_output, normalise_train_output
+from vime.rollout.runner import BUILT_IN_PATHS
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status
 
@@ -46,7 +47,7 @@ def loss_evaluation(config: RunConfig, plugins: PluginManager) -> HookFunction |
 
     That is under `--loss-type sft_loss`, unless --eval-function-path names what evaluates.
     """
-    if config.loss_type != "sft_loss" or config.eval_function_path is not None:
+    if config.loss_type != "sft_loss" or config.eval_function_path is not None or config.rollout_function_path in BUILT_IN_PATHS:
         return None
     return plugins.claimed("generate_rollout")
 

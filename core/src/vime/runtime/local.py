@@ -350,6 +350,7 @@ class LocalRuntime:
     def save(self) -> None:
         """Write a checkpoint of the step boundary, unless it is there already."""
         if self.trainer is not None and self.saved_at != self.rollout_id:
+            self.tracker.sync()
             write_checkpoint(self, self.trainer, self._boundary)
             self.saved_at = self.rollout_id
 

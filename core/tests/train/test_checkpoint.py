@@ -93,6 +93,8 @@ def test_a_kill_while_replacing_leaves_the_old_one(save, tmp_path, when):
     assert result.returncode == -9
     found = find_checkpoint(tmp_path).path
     assert found is not None and read_manifest(found) == {"rollout_id": 1}
+    assert set_aside_later(tmp_path, 1) == []
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step_1"]
     save(2)
     assert read_manifest(tmp_path / "step_1") == {"rollout_id": 1}
 

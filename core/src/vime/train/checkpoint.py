@@ -150,8 +150,9 @@ def set_aside_later(root: Path, step: int) -> list[Path]:
     """Rename the checkpoints of later steps to `superseded-step_<N>`, where no run looks for them. Returns the new paths.
 
     A run that goes on from `step` makes its own ones of these: what is left of another course, or damaged, must not be
-    taken for newer than those, by `find_checkpoint` or by `prune`.
+    taken for newer than those, by `find_checkpoint` or by `prune`. Leftovers of an interrupted save go too.
     """
+    remove_leftovers(root)
     moved: list[Path] = []
     for path in _steps(root):
         match = STEP_NAME.search(path.name)

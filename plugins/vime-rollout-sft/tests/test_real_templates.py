@@ -201,6 +201,26 @@ def test_qwen3_trains_the_reasoning_that_it_shows():
     assert trained("qwen3", PLAIN["two turns"], enable_thinking=False) == [f"hello{QWEN}", f"2{QWEN}"]
 
 
+def test_contents_in_a_template_that_changes_earlier_turns():
+    """There the turn is found by a second rendering with a marker in the place of its content, which no content may hold."""
+    assert trained("qwen3", PLAIN["private use"]) == [f"\ue000{QWEN}", f"<think>\n\n</think>\n\na\ue000\ue001\ue002b{QWEN}"]
+    assert trained("qwen3", PLAIN["all the same"]) == [f"x{QWEN}", f"<think>\n\n</think>\n\nx{QWEN}"]
+    assert trained("qwen3", PLAIN["special tokens"])[0] == f"{PLAIN['special tokens'][1]['content']}{QWEN}"
+
+
+def test_a_generation_prompt_in_what_the_user_says_is_not_taken_for_one():
+    """Of a template that shows no part of a conversation with a generation prompt, but for the first message."""
+    tokenizer = tokenizer_of("qwen3")
+    tokenizer.chat_template = (
+        "{% if add_generation_prompt and messages|length > 1 %}{{ raise_exception('no') }}{% endif %}" + tokenizer.chat_template
+    )
+    prompt = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    conversation = [says("user", "a"), says("assistant", "one"), says("user", prompt), says("assistant", "two")]
+    conversation += [says("user", "b"), says("assistant", "three")]
+    encoded = encode_conversation(tokenizer, conversation, enable_thinking=False)
+    assert parts(tokenizer, encoded.token_ids, encoded.loss_mask) == [f"one{QWEN}", f"two{QWEN}", f"three{QWEN}"]
+
+
 def test_tool_calls_are_trained_and_their_results_are_not():
     call = '<tool_call>\n{"name": "look", "arguments": {"q": "x"}}\n</tool_call>'
     expected = [f"{call}{QWEN}", f"both{QWEN}", f"calling\n{call}\n{call}{QWEN}", f"<think>\n\n</think>\n\nfine{QWEN}"]

@@ -32,7 +32,9 @@ FIRST_MOMENTS = ["starting", "first rollout", "writing"]
 
 # A reward that hangs on every random state, and on its own: what is not in the checkpoint shows in the next reward.
 PLUGIN = """
+import os
 import random
+from pathlib import Path
 
 import numpy
 import torch
@@ -42,11 +44,17 @@ from vime.api import hookimpl
 
 class Noisy:
     def __init__(self):
-        self.calls = 0
+        self.calls = self.calls_here = 0
 
     @hookimpl
     async def custom_rm(self, sample):
         self.calls += 1
+        self.calls_here += 1
+        stop = Path("stop")
+        if self.calls_here == 30 and stop.exists():
+            signum = int(stop.read_text())
+            stop.unlink()
+            os.kill(os.getpid(), signum)
         noise = random.random() + numpy.random.random() + float(torch.rand(()))
         return float(sample.response[:1].isdigit()) + 0.01 * noise + 0.001 * self.calls
 
@@ -216,11 +224,8 @@ def last_step(job: Job) -> int:
     return max((int(path.name.removeprefix("step_")) for path in job.run.glob("checkpoints/step_*")), default=0)
 
 
-def stop_at(job: Job, moment: str, turns: int, delay: float, signum: int = signal.SIGKILL) -> bool:
-    """Start, wait for `turns` more checkpoints, the moment and a delay, then send the signal.
-
-    Whether that was while a checkpoint was being written.
-    """
+def kill_at(job: Job, moment: str, turns: int, delay: float) -> bool:
+    """Start, wait for `turns` more checkpoints, the moment and a delay, then kill. Whether a checkpoint was being written."""
     since, before = time.time(), last_step(job)
     pid = job.start(*(["--load", "auto"] if job.log.exists() else []))
     if moment != "starting":
@@ -228,9 +233,8 @@ def stop_at(job: Job, moment: str, turns: int, delay: float, signum: int = signa
     if moment == "writing":
         wait_for(lambda: is_being_written(job, since), pid)
     time.sleep(delay)
-    os.kill(pid, signum)
-    expected = -signum if signum == signal.SIGKILL else 128 + signum
-    assert job.warm.status() == expected, f"the run ended before it was stopped: {job.log.read_text()[-2000:]}"
+    os.kill(pid, signal.SIGKILL)
+    assert job.warm.status() == -signal.SIGKILL, f"the run ended before it was killed: {job.log.read_text()[-2000:]}"
     return is_being_written(job, since)
 
 
@@ -244,13 +248,15 @@ def test_a_run_killed_at_twenty_two_moments_is_the_uninterrupted_one(uninterrupt
     while_writing = 0
     for number, moment in enumerate(moments):
         turns = draw.choice([0, 1, 1, 2]) if number >= len(FIRST_MOMENTS) else 0
-        while_writing += stop_at(job, moment, turns, draw.uniform(0, longest[moment]))
+        while_writing += kill_at(job, moment, turns, draw.uniform(0, longest[moment]))
         if number < 2:
             assert last_step(job) == 0
     assert while_writing >= 5
-    for signum in (signal.SIGINT, signal.SIGTERM):  # in the middle of a rollout, whose random numbers are then drawn again
-        stop_at(job, "running", 1, draw.uniform(0, turn), signum)
-    assert last_step(job) < ROLLOUTS, "some signals came after the last step: make the run longer"
+    assert last_step(job) < ROLLOUTS - 4, "some kills came after the last step: make the run longer"
+    for signum in (signal.SIGINT, signal.SIGTERM):  # by the reward itself, between two rewards of one rollout
+        (job.folder / "stop").write_text(str(int(signum)))
+        job.start("--load", "auto")
+        assert job.warm.status() == 128 + signum, job.log.read_text()[-2000:]
     job.finish("--load", "auto")
     assert_equal(job, uninterrupted)
 
@@ -272,7 +278,7 @@ def assert_equal(job: Job, uninterrupted: Job) -> None:
     assert pickles
     for name in pickles:  # Python may write one value in two ways
         assert difference(pickled(job.last_checkpoint / name), pickled(uninterrupted.last_checkpoint / name)) is None
-    assert sorted(path.name for path in (job.run / "checkpoints").iterdir()) == [f"step_{ROLLOUTS - 1}", f"step_{ROLLOUTS}"]
+    assert {path.name for path in (job.run / "checkpoints").iterdir()} == {f"step_{ROLLOUTS - 1}", f"step_{ROLLOUTS}"}
 
 
 def pickled(path: Path) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -208,18 +210,35 @@ async def generate(args, sample, sampling_params, engine):
     assert "in the mean" in error and "the tolerance is 0.001" in error
 
 
-def test_supervised_fine_tuning_needs_no_engine(model_factory: Callable[[bool], Path], sums: Path, vime: Any, tmp_path: Path) -> None:
+def test_supervised_fine_tuning_and_its_evaluation_need_no_engine(
+    model_factory: Callable[[bool], Path], sums: Path, vime: Any, tmp_path: Path
+) -> None:
+    data = ("--input-key", "prompt", "--label-key", "answer", "--eval-prompt-data", "held", f"{sums}@[:24]")
+    supervised = ("--plugin", "sft", "--loss-type", "sft_loss", *data)
     result = vime(
-        *("train", "--plugin", "sft", "--loss-type", "sft_loss", "--model", str(model_factory(False)), "--prompt-data", str(sums)),
-        *("--input-key", "prompt", "--label-key", "answer", "--rollout-batch-size", "16", "--num-rollout", "8", "--lr", "3e-3"),
-        *("--run-dir", "run"),
+        *("train", *supervised, "--model", str(model_factory(False)), "--prompt-data", str(sums), "--eval-interval", "4"),
+        *("--rollout-batch-size", "16", "--num-rollout", "8", "--lr", "3e-3", "--run-dir", "run"),
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
     assert "vLLM" not in result.stderr
-    losses = [line["train/loss"] for line in Job([], tmp_path / "run", "").by_step("train")]
+    run = Job([], tmp_path / "run", "")
+    losses = [line["train/loss"] for line in run.by_step("train")]
     assert losses[-1] < 0.5 * losses[0]
     assert (tmp_path / "run" / "checkpoints" / "step_8" / "model.safetensors").is_file()
+    held = {line["step"]: line for line in run.by_step("eval")}
+    assert sorted(held) == [0, 4, 8]
+    assert held[8]["eval/held/loss"] < held[4]["eval/held/loss"] < held[0]["eval/held/loss"]
+    assert held[8]["eval/held/perplexity"] == pytest.approx(math.exp(held[8]["eval/held/loss"]))
+    assert held[8]["eval/held/trained_tokens"] == 2 * 24
+    assert re.search(r"held/loss: \d\.\d+ -> \d\.\d+", result.stderr)
+
+    checkpoint = str(tmp_path / "run" / "checkpoints" / "step_8")
+    result = vime("eval", *supervised, "--model", checkpoint, "--rollout-batch-size", "5", "--run-dir", "alone", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "vLLM" not in result.stderr and "DeepSpeed" not in result.stderr
+    (alone,) = Job([], tmp_path / "alone", "").by_step("eval")
+    assert alone["eval/held/loss"] == pytest.approx(held[8]["eval/held/loss"], abs=1e-6)
 
 
 if __name__ == "__main__":

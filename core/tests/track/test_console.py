@@ -99,6 +99,16 @@ def test_evaluation_lines_go_from_the_first_score_to_the_last():
     ]
 
 
+def test_an_evaluation_by_loss_has_its_own_line():
+    console, file = _console(eval_datasets=[SimpleNamespace(name="held")])
+    console.evaluation(0, {"eval/held/loss": 2.0, "eval/held/perplexity": 7.389, "eval/held/trained_tokens": 40.0})
+    console.evaluation(5, {"eval/held/loss": 1.5, "eval/held/perplexity": 4.482, "eval/held-truncated_ratio": 0.25})
+    assert file.getvalue().splitlines() == [
+        "eval held/loss  2.000  perplexity 7.389",
+        "eval held/loss  2.000 -> 1.500  -0.500  perplexity 4.482  cut off 25%",
+    ]
+
+
 def test_evaluation_names_without_a_configuration():
     metrics = dict.fromkeys(
         ["eval/a", "eval/a-truncated_ratio", "eval/a-pass@2", "eval/a/response_len/mean", "eval/b-1", "train/loss"], 0.0

@@ -99,6 +99,16 @@ def test_run_dir_that_holds_a_run_is_continued_only_with_load(tmp_path):
     assert _create(tmp_path, run_dir=str(folder), load="auto").continued
 
 
+def test_a_folder_of_checkpoints_is_continued_only_with_load(tmp_path):
+    save = tmp_path / "saved"
+    assert _create(tmp_path, save=str(save)).checkpoints == save
+    (save / "step_3").mkdir()
+    with pytest.raises(ConfigError, match="saved already holds checkpoints") as caught:
+        _create(tmp_path, save=str(save))
+    assert "--load auto" in str(caught.value)
+    assert _create(tmp_path, save=str(save), load="auto").checkpoints == save
+
+
 def test_run_dir_with_other_files_is_fine(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "log.txt").write_text("")

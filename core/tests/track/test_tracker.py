@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -99,6 +101,16 @@ def test_truncate_forgets_later_steps_and_a_half_written_line(tmp_path):
     resumed.close()
     assert [(line["step"], line["train/loss"]) for line in _lines(tmp_path)] == [(0, 0.0), (1, 1.0), (2, 9.0)]
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 3
+
+
+def test_what_a_checkpoint_builds_on_is_brought_to_the_disk(tmp_path, monkeypatch):
+    tracker, _ = _tracker(tmp_path)
+    tracker.log(0, "train", {"loss": 1.0})
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    tracker.sync()
+    tracker.close()
+    assert synced == [tmp_path / "metrics.jsonl"]
 
 
 def test_truncate_before_the_first_step_empties_the_file(tmp_path):

@@ -9,6 +9,7 @@ from vime.config.run_config import RunConfig
 from vime.plugins.manager import PluginManager
 from vime.rollout.data_source import RolloutDataSource
 from vime.rollout.guards import check_train_output
+from vime.runtime.build import planned_rollouts
 from vime.testing import FakeTokenizer
 
 NUM_GPUS = 0
@@ -107,6 +108,27 @@ def test_rows_with_nothing_to_train_within_the_limits_are_removed_and_counted(ro
     assert metrics == {"sft/truncated_rows": 1.0, "sft/dropped_rows": 1.0, "sft/trained_tokens": 2.0}
 
 
+def test_each_epoch_has_every_row_once_in_an_order_of_its_own(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{number}=", "answer": str(number)}) + "\n" for number in range(9)))
+    config = config_of(
+        prompt_data=str(path), label_key="answer", num_epoch=3, rollout_batch_size=3, rollout_shuffle=True, vllm_max_model_len=3
+    )
+    source = RolloutDataSource(config, tokenizer=TOKENIZER)
+    assert planned_rollouts(config, source) == 9
+    function = PluginManager.load(config).claimed("generate_rollout")
+    seen, trained = [], 0.0
+    for rollout_id in range(9):
+        output = function.call(args=config, rollout_id=rollout_id, data_source=source, evaluation=False, engine=None)
+        seen += [sample.label for group in output.samples for sample in group]
+        trained += output.metrics["sft/trained_tokens"]
+        assert output.metrics["sft/truncated_rows"] == 3.0  # the end token does not fit into 3 tokens
+    epochs = [seen[start : start + 9] for start in (0, 9, 18)]
+    assert [sorted(epoch) for epoch in epochs] == [sorted(map(str, range(9)))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert trained == 27.0
+
+
 def test_data_that_has_ended_is_an_error(rollout):
     class Ended:
         tokenizer = TOKENIZER
@@ -149,7 +171,7 @@ def test_a_conversation_that_the_template_refuses_is_named(rollout):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"evaluation": True}, "training rollouts only"),
+        ({"evaluation": True}, "generates nothing to evaluate"),
         ({"loss_type": "policy_loss", "n_samples_per_prompt": 1}, "a policy loss learns nothing"),
         ({"n_samples_per_prompt": 4}, "n_samples_per_prompt is 4"),
     ],

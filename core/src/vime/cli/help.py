@@ -97,7 +97,9 @@ def of_training_only() -> frozenset[str]:
 
     sections = (AlgorithmSection, CriticSection, OptimizerSection, TrainerSection)
     paths = set(HookPathSection.model_fields) - _PATHS_OF_EVALUATION
-    return frozenset({name for section in sections for name in section.model_fields} - {"train_dtype"} | paths | _OF_TRAINING_ONLY)
+    return frozenset(
+        {name for section in sections for name in section.model_fields} - {"train_dtype", "loss_type"} | paths | _OF_TRAINING_ONLY
+    )
 
 
 def _value(kind: Any) -> str:

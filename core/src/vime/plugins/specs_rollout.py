@@ -71,7 +71,8 @@ class RolloutSpec:
     ) -> RolloutOutput | Awaitable[RolloutOutput]:
         """Replaces the whole rollout: from prompts to rewarded groups.
 
-        Called: once for each training rollout and once for each evaluation. A plain `def` runs in a thread of its own, an
+        Called: once for each training rollout and once for each evaluation; under `--loss-type sft_loss`, where an evaluation
+        is a loss, as for training rollouts, of the held-out rows. A plain `def` runs in a thread of its own, an
         `async def` in the event loop that generates. The hooks from buffer_filter to dynamic_sampling_filter belong to the
         built-in rollout, and are called when this function calls that.
         Arguments: `rollout_id` counts rollouts from 0, for an evaluation those that are finished; `data_source` gives

@@ -126,9 +126,12 @@ class RolloutRunner:
             config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets}
         )
         metrics |= {key: value for key, value in self.context.scorer.take_metrics().items() if key != "reward_time"}
-        samples = [sample for data in output.data.values() for sample in data["samples"]]
-        logged = await self._log("log_eval_rollout_data", samples, metrics, rollout_id=rollout_id, data=output.data, extra_metrics=metrics)
-        return output, metrics, logged
+        return output, metrics, await self.log_evaluation(rollout_id, output.data, metrics)
+
+    async def log_evaluation(self, rollout_id: int, data: dict[str, Any], metrics: dict[str, float]) -> bool:
+        """Show an evaluation to every log_eval_rollout_data; whether one of them took the place of the default log."""
+        samples = [sample for part in data.values() for sample in part["samples"]]
+        return await self._log("log_eval_rollout_data", samples, metrics, rollout_id=rollout_id, data=data, extra_metrics=metrics)
 
     def _add_source_metrics(self, metrics: dict[str, float]) -> None:
         """Add what the data source counted. Stale samples came out of the buffer too, so that the counts add up."""

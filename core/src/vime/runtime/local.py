@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.load import plain_values
@@ -23,6 +22,7 @@ from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, save_ro
 from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.generate import train_sampling_params
+from vime.rollout.held_out import loss_evaluation
 from vime.rollout.http.server import HttpEndpoint, address_of, open_port
 from vime.rollout.rewards import RewardScorer
 from vime.rollout.runner import RolloutRunner
@@ -36,15 +36,19 @@ from vime.runtime.build import (
     planned_rollouts,
     seed_everything,
 )
+from vime.runtime.checkpoints import Boundary, restore, write_checkpoint
 from vime.runtime.evaluation import Evaluation, record
 from vime.runtime.interrupts import Interrupts
+from vime.runtime.loss_evaluation import LossScorer, evaluate_by_loss
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
 from vime.runtime.story import header_rows, summary_rows
 from vime.runtime.third_party import quiet_third_parties
 from vime.track.console import Console
+from vime.track.lines import LOSS
 from vime.track.run_dir import RunDir
 from vime.track.tracker import Tracker
+from vime.train.checkpoint import set_aside_later
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
@@ -79,6 +83,9 @@ class LocalRuntime:
         self.source: DataSource | None = None
         self.tokenizer: Any = None
         self.datasets: list[EvalDataset] = []
+        self.loss_function = loss_evaluation(config, plugins)
+        """Makes the samples of an evaluation by loss; None where evaluations generate."""
+        self.loss_scorer: LossScorer | None = None
         self.scorer: RewardScorer
         self.runner: RolloutRunner | SavedRollouts
         self.rollout_id = self.num_rollout = 0
@@ -86,7 +93,7 @@ class LocalRuntime:
         self.saved_at: int | None = None
         self.first_scores: dict[str, float] = {}
         self.last_scores: dict[str, float] = {}
-        self._boundary: dict[str, Any] = {}
+        self._boundary: Boundary
         self._step = Step(0)
 
     # --- start and end ------------------------------------------------------------------------------------------
@@ -107,8 +114,11 @@ class LocalRuntime:
         scorer = RewardScorer(config, plugins)
         check_prompt_data(config)
         check_saved_rollouts(config)
-        resume = find_resume_point(config)
-        differences = resume.compare_plugins(config, plugins) if resume is not None else []
+        resume, passed_over = find_resume_point(config)
+        doubts = [f"{path} is passed over: {problem}" for path, problem in passed_over.items()]
+        if resume is not None:
+            resume.check_model(config)
+            doubts += resume.compare_plugins(config, plugins)
         quiet_third_parties()
         console = Console(config)
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
@@ -120,8 +130,8 @@ class LocalRuntime:
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
-        for difference in differences:
-            console.warn(difference)
+        for doubt in doubts:
+            console.warn(doubt)
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
@@ -135,8 +145,6 @@ class LocalRuntime:
         model_path = str(resume.path) if resume is not None else config.hf_checkpoint
         assert model_path is not None
         console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
-        for path, problem in resume.passed_over.items() if resume is not None else ():
-            console.warn(f"{path} is passed over: {problem}")
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
         with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
@@ -158,7 +166,12 @@ class LocalRuntime:
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
         if train and not config.debug_rollout_only:
             with console.phase("starting the trainer"):
-                self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
+                self.loss_scorer = self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
+        elif self.loss_function is not None and self.datasets:
+            with console.phase("loading the model"):
+                from vime.train.scoring import ModelScorer
+
+                self.loss_scorer = ModelScorer(config, model_path)
         if self._needs_engine:
             with console.phase("starting vLLM"):
                 from vime.engine.local import LocalEngine
@@ -172,24 +185,31 @@ class LocalRuntime:
                 )
             if self.trainer is not None:
                 self.weight_sync = WeightSync(config, self.trainer, self.engine)
+        if listener is not None:
+            self._serve(listener)
         if config.debug_train_only:
             self.runner = SavedRollouts(config)
         else:
-            if listener is not None and self.engine is not None:
-                self.endpoint = HttpEndpoint(self.engine, self.event_loop, train_sampling_params(config), listener)
-                self.endpoint.start()
-                console.info(f"the engine also answers at {self.endpoint.url}/v1")
             context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic, self.endpoint)  # type: ignore[arg-type]
             self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
-        if resume is not None:
-            self._restore(resume)
-        self._boundary = self._state()
+        self._take_over(resume)
         gc.collect()
         gc.freeze()  # the libraries' objects stay for good: no reason to walk them in every collection
 
+    def _serve(self, listener: socket.socket) -> None:
+        """Answer requests at the port that `listener` holds, where there is an engine to answer them."""
+        if self.engine is None:
+            listener.close()
+            self.console.warn("--serve-engine has no effect: nothing is generated in this run, so that there is no engine")
+            return
+        self.endpoint = HttpEndpoint(self.engine, self.event_loop, train_sampling_params(self.config), listener)
+        self.endpoint.start()
+        self.console.info(f"the engine also answers at {self.endpoint.url}/v1")
+
     @property
     def _needs_engine(self) -> bool:
-        return not self.config.debug_train_only and (self.config.loss_type != "sft_loss" or bool(self.datasets))
+        generates = self.config.loss_type != "sft_loss" or bool(self.datasets and self.loss_function is None)
+        return generates and not self.config.debug_train_only
 
     def _close(self) -> None:
         if self.endpoint is not None:
@@ -214,7 +234,7 @@ class LocalRuntime:
             task.cancel()
         self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the rollout to its end; after an error or an interrupt nothing of it is left running."""
         try:
             return self.interrupts.run(self.event_loop, coroutine)
@@ -268,7 +288,7 @@ class LocalRuntime:
         self._log("hooks", self.plugins.take_timings())
         self.console.step(self.rollout_id + 1, self.num_rollout, self._step.metrics)
         self.rollout_id += 1
-        self._boundary = self._state()
+        self._boundary = Boundary.of(self)
 
     def rollout(self) -> list[list[Any]]:
         """Generate, reward and filter one training batch."""
@@ -282,7 +302,7 @@ class LocalRuntime:
             def show(collected: Collected) -> None:
                 progress.update(len(collected.kept), collected.drop_reasons, collected.tokens / (time.perf_counter() - started))
 
-            rollout = self._run(self.runner.train(self.rollout_id, show))
+            rollout = self.run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started
         metrics = dict(rollout.metrics)
         self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
@@ -319,80 +339,56 @@ class LocalRuntime:
             self.weight_sync.sync()
 
     def evaluate(self) -> Evaluation:
-        """Evaluate all datasets and log the scores."""
-        assert isinstance(self.runner, RolloutRunner), "there is an engine where there are datasets"
+        """Evaluate all datasets and log the scores: of what is generated, or by the loss."""
+        assert isinstance(self.runner, RolloutRunner), "a run on saved rollouts has no datasets"
         with self.console.phase("evaluating"):
-            output, metrics, logged_by_plugin = self._run(self.runner.evaluate(self.rollout_id))
+            if self.loss_function is not None and self.loss_scorer is not None:
+                output, metrics, logged_by_plugin = evaluate_by_loss(self, self.runner, self.loss_function, self.loss_scorer)
+            else:
+                output, metrics, logged_by_plugin = self.run(self.runner.evaluate(self.rollout_id))
         if self.engine is not None:
             self.engine.stats()
         evaluation = record(self, output, metrics, logged_by_plugin=logged_by_plugin)
-        self.last_scores = {name: metrics[name] for name in output.data if name in metrics}
+        self.last_scores = {key: metrics[key] for name in output.data for key in (name, f"{name}{LOSS}") if key in metrics}
         self.first_scores = self.first_scores or dict(self.last_scores)
         self.evaluated_at = self.rollout_id
-        self._boundary = self._state()
+        self._boundary = Boundary.of(self)
         return evaluation
 
     def save(self) -> None:
         """Write a checkpoint of the step boundary, unless it is there already."""
-        from vime.train.checkpoint import export_critic, save_checkpoint
-
-        if self.trainer is None or self.saved_at == self.rollout_id:
-            return
-        trainer = self.trainer
-
-        def write(directory: Path) -> None:
-            trainer.save(str(directory))
-            self.tokenizer.save_pretrained(str(directory))
-            if self.source is not None and self._boundary["data_source"] is None:
-                self.source.save(self.rollout_id)  # a class of the user's own, with upstream's methods only
-
-        with self.console.phase(f"saving checkpoint step_{self.rollout_id}"):
-            path = save_checkpoint(self.run_dir.checkpoints, self.rollout_id, write, self._boundary, keep=self.config.keep_checkpoints)
-            export_critic(self.config, path)
-        self.saved_at = self.rollout_id
+        if self.trainer is not None and self.saved_at != self.rollout_id:
+            self.tracker.sync()
+            write_checkpoint(self, self.trainer, self._boundary)
+            self.saved_at = self.rollout_id
 
     def roll_back_and_save(self) -> None:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
         self._forget_later_metrics()
+        if self.trainer is not None:
+            self._boundary.restore_random_states()
         self.save()
         saved = "; nothing to save without a trainer"
         if self.saved_at is not None:
             saved = f"; saved {self.run_dir.checkpoints / f'step_{self.saved_at}'}; go on with --load auto"
         self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts{saved}")
 
-    # --- state --------------------------------------------------------------------------------------------------
-
-    def _state(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the trainer's own files, as plain data."""
-        return {
-            "rollout_id": self.rollout_id,
-            "num_rollout": self.num_rollout,
-            "data_source": self.source.state_dict() if hasattr(self.source, "state_dict") else None,  # type: ignore[union-attr]
-            "plugins": self.plugins.state_dict(),
-            "lock": self.plugins.lock(),
-            "evaluated_at": self.evaluated_at,
-            "first_scores": self.first_scores,
-            "last_scores": self.last_scores,
-        }
-
-    def _restore(self, resume: ResumePoint) -> None:
-        manifest = resume.manifest
-        self.rollout_id = manifest["rollout_id"]
-        if self.trainer is not None:
-            self.trainer.load(str(resume.path))
-        if self.source is not None and manifest["data_source"] is None:
-            self.source.load(self.rollout_id)
-        elif self.source is not None:
-            self.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
-        self.plugins.load_state_dict(manifest["plugins"], ignore_missing=self.config.ignore_plugin_lock)
-        self.evaluated_at, self.first_scores, self.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]
-        self.console.start_scores(self.first_scores)
-        if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
-            self.saved_at = self.rollout_id
-            self._forget_later_metrics()
-
     def _forget_later_metrics(self) -> None:
         self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
+
+    def _take_over(self, resume: ResumePoint | None) -> None:
+        """Go on from the checkpoint, or start anew; what the folder holds of later steps belongs to neither."""
+        if resume is not None:
+            restore(self, resume)
+            self.console.start_scores(self.first_scores)
+            if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
+                self.saved_at = self.rollout_id
+        if self.run_dir.continued:
+            self._forget_later_metrics()
+        if self.trainer is not None:
+            for path in set_aside_later(self.run_dir.checkpoints, self.rollout_id):
+                self.console.warn(f"a checkpoint of a later step is not of this course: moved to {path}")
+        self._boundary = Boundary.of(self)
 
     def _log(self, namespace: str, metrics: dict[str, float], *, to_file: bool = True) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vime.config.names import flag_of
 from vime.errors import CheckpointError
 from vime.plugins.lock import compare_locks
 from vime.track.run_dir import RunDir
-from vime.train.checkpoint import damaged, latest_checkpoint, read_manifest
+from vime.train.checkpoint import Found, find_checkpoint, read_manifest
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
     from vime.plugins.manager import PluginManager
+
+_SHAPE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+)
+"""Entries of config.json in which two models that could share a checkpoint agree."""
 
 
 @dataclass(frozen=True)
@@ -22,40 +37,65 @@ class ResumePoint:
 
     path: Path
     manifest: dict[str, Any]
-    passed_over: dict[Path, str] = field(default_factory=dict[Path, str])
-    """Newer checkpoints that are not whole, with what is wrong with each."""
 
     def compare_plugins(self, config: RunConfig, plugins: PluginManager) -> list[str]:
         """A warning for each difference to the plugins that the checkpoint was made with; none under --ignore-plugin-lock.
 
         Raises PluginError for a plugin that this run does not enable.
         """
-        return [] if config.ignore_plugin_lock else compare_locks(self.manifest["lock"], plugins.lock())
+        return [] if config.ignore_plugin_lock else compare_locks(self.manifest.get("lock") or {}, plugins.lock())
+
+    def check_model(self, config: RunConfig) -> None:
+        """Raise CheckpointError where --hf-checkpoint names a model of another shape than the checkpoint's."""
+        given = _shape(Path(config.hf_checkpoint or "").expanduser())
+        saved = _shape(self.path)
+        for key in saved.keys() & given.keys():
+            if saved[key] != given[key]:
+                raise CheckpointError(
+                    f"{self.path} is of another model: its {key} is {saved[key]}, that of {flag_of('hf_checkpoint')} {given[key]}",
+                    hint="name the model that the run started from, or another --run-dir or --name for a new run",
+                )
 
 
-def find_resume_point(config: RunConfig) -> ResumePoint | None:
-    """The checkpoint to go on from: `--load DIR` (a checkpoint, or a folder of them) or `--load auto`; None to start anew.
+def find_resume_point(config: RunConfig) -> tuple[ResumePoint | None, dict[Path, str]]:
+    """The checkpoint to go on from, None to start anew, and the damaged newer ones that were passed over.
 
-    Raises CheckpointError for a folder that holds no whole checkpoint. `auto` looks in the run's own folder under
-    --run-dir, else in the newest run of this name.
+    `--load DIR` names a checkpoint, or a folder of them; `auto` looks in the run's own folder under --run-dir, else in
+    the newest run of this name. Raises CheckpointError for a DIR that holds no whole checkpoint.
     """
     if config.load is None:
-        return None
+        return None, {}
     if config.load == "auto":
         root = _checkpoint_root(config)
-        path = latest_checkpoint(root) if root is not None else None
-        return None if path is None or root is None else ResumePoint(path, read_manifest(path), damaged(root))
+        return _resume_point(find_checkpoint(root)) if root is not None else (None, {})
     given = Path(config.load)
     if (given / "manifest.json").is_file():
-        return ResumePoint(given, read_manifest(given))
+        return ResumePoint(given, read_manifest(given)), {}
+    damaged: dict[Path, str] = {}
     for root in (given, given / "checkpoints"):
-        path = latest_checkpoint(root) if root.is_dir() else None
-        if path is not None:
-            return ResumePoint(path, read_manifest(path))
+        point, passed_over = _resume_point(find_checkpoint(root))
+        if point is not None:
+            return point, passed_over
+        damaged |= passed_over
+    more = "".join(f"; {path.name}: {problem}" for path, problem in damaged.items())
     raise CheckpointError(
-        f"--load {given}: no whole checkpoint there",
+        f"--load {given}: no whole checkpoint there{more}",
         hint="name a checkpoints/step_N folder, or a run folder that has one; a plain model goes to --hf-checkpoint",
     )
+
+
+def _resume_point(found: Found) -> tuple[ResumePoint | None, dict[Path, str]]:
+    point = None if found.path is None else ResumePoint(found.path, found.contents)
+    return point, found.passed_over
+
+
+def _shape(model: Path) -> dict[str, Any]:
+    """What config.json says of the model's shape; nothing where it cannot be read, which the loading of the model reports."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: config[key] for key in _SHAPE if key in config} if isinstance(config, dict) else {}
 
 
 def _checkpoint_root(config: RunConfig) -> Path | None:

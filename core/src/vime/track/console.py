@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from vime.track.alerts import AlertWatch
 from vime.track.lines import (
+    LOSS,
     Cell,
     evaluation_details,
     evaluation_names,
@@ -150,7 +151,8 @@ class Console:
                 self._first_scores[name] = score
                 parts += [("", "  "), ("bold", f"{score:.3f}")]
             else:
-                style = "green" if score > first else "red" if score < first else "dim"
+                gain = first - score if name.endswith(LOSS) else score - first
+                style = "green" if gain > 0 else "red" if gain < 0 else "dim"
                 parts += [("dim", f"  {first:.3f} {arrow} "), ("bold", f"{score:.3f}"), (style, f"  {score - first:+.3f}")]
             details = evaluation_details(name, metrics)
             self._say(*parts, ("dim", "".join(f"  {detail}" for detail in details)))

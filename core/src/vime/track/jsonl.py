@@ -23,6 +23,10 @@ class JsonlWriter:
         self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **metrics}, allow_nan=False) + "\n")
         self._file.flush()
 
+    def sync(self) -> None:
+        """Bring what is written to the disk: a checkpoint must not outlive the lines before it in a power cut."""
+        os.fsync(self._file.fileno())
+
     def truncate_after(self, step: int, *, keep_evaluation: bool = False) -> int:
         """Remove the lines of later steps, and a half-written last line. Returns how many lines went.
 

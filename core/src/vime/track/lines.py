@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 12
+LOSS = "/loss"
+"""How the score of a data set ends where the lower one is the better one."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def format_dropped(dropped: Mapping[str, int]) -> str:
 
 
 def evaluation_names(metrics: Mapping[str, float], known: Iterable[str]) -> list[str]:
-    """The data sets in metrics like `eval/<name>`, `eval/<name>-pass@2`, `eval/<name>/response_len/mean`."""
-    names = [name for name in known if f"eval/{name}" in metrics]
+    """The scores in metrics like `eval/<name>`, `eval/<name>-pass@2`, `eval/<name>/response_len/mean`: `<name>`, or `<name>/loss`."""
+    names = [score for name in known for score in (name, f"{name}{LOSS}") if f"eval/{score}" in metrics]
     for key in metrics:
         name = key.removeprefix("eval/")
         plain = key.startswith("eval/") and "/" not in name and not re.search(r"-(truncated_ratio|pass@\d+)$", name)
@@ -98,10 +100,15 @@ def evaluation_names(metrics: Mapping[str, float], known: Iterable[str]) -> list
 
 
 def evaluation_details(name: str, metrics: Mapping[str, float]) -> list[str]:
-    """What stands after a data set's score: its highest pass@k, and how much was cut off."""
+    """What stands after a data set's score: its highest pass@k or its perplexity, and how much was cut off."""
+    loss_of = name.removesuffix(LOSS)
+    perplexity = metrics.get(f"eval/{loss_of}/perplexity") if loss_of != name else None
+    name = name if perplexity is None else loss_of
     prefix = f"eval/{name}-pass@"
     tries = sorted(int(key.removeprefix(prefix)) for key in metrics if key.startswith(prefix) and key.removeprefix(prefix).isdigit())
     details = [f"pass@{tries[-1]} {metrics[f'{prefix}{tries[-1]}']:.2f}"] if tries and tries[-1] > 1 else []
+    if perplexity is not None:
+        details.append(f"perplexity {format_number(perplexity, 'score')}")
     truncated = metrics.get(f"eval/{name}-truncated_ratio", 0.0)
     if truncated > 0:
         details.append(f"cut off {truncated:.0%}")

@@ -51,6 +51,8 @@ class RunDir:
         save = getattr(config, "save", None)
         if save is not None:
             _make(Path(save), "--save", "the folder of the checkpoints")
+            if config.load is None and any(Path(save).glob("step_*")):
+                raise ConfigError(f"{save} already holds checkpoints", hint="continue their run with --load auto, or choose another --save")
         critic_save = getattr(config, "critic_save", None)
         if critic_save is not None:
             _make(Path(critic_save), "--critic-save", "the folder of the critic")

@@ -67,6 +67,10 @@ class Tracker:
 
         self._write_samples = self._guarded("writing of samples", write) is not None
 
+    def sync(self) -> None:
+        """Bring metrics.jsonl to the disk."""
+        self._jsonl.sync()
+
     def truncate_after(self, step: int, *, keep_evaluation: bool = False) -> None:
         """Forget what was written for steps after `step`, the last one of the checkpoint that a run resumes from.
 

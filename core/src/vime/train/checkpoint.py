@@ -1,7 +1,8 @@
 """Checkpoints that are whole or absent: written aside, checksummed, flushed, and renamed into place.
 
 Layout: `<root>/step_<N>/` with the files that the writer wrote and `manifest.json`, which lists every file with its
-size and sha256 beside what the caller put in. A directory without a matching manifest is not a checkpoint.
+size and sha256 beside what the caller put in, and has a checksum of its own. A directory without a matching manifest is
+not a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], manife
         if (aside / MANIFEST).exists():
             raise CheckpointError(f"the checkpoint writer wrote a {MANIFEST} of its own", hint="pass its contents as `manifest`")
         files = {_relative(path, aside): _describe(path) for path in _files(aside)}
-        text = json.dumps({"format": FORMAT, "step": step, "files": files, "contents": manifest}, indent=1, allow_nan=False)
+        entries = {"format": FORMAT, "step": step, "files": files, "contents": manifest}
+        text = json.dumps({**entries, "sha256": _sha256_of(entries)}, indent=1, allow_nan=False)
         (aside / MANIFEST).write_text(text + "\n", encoding="utf-8")
         _sync_tree(aside)
         if target.exists():
@@ -49,9 +52,13 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], manife
         else:
             aside.rename(target)
         _fsync(root)
-    except OSError as error:
+    except Exception as error:
+        if not _is_write_failure(error):
+            raise
+        shutil.rmtree(aside, ignore_errors=True)  # half a checkpoint holds the space that its successor needs
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {root}: {error}", hint="check space and permissions"
+            f"the checkpoint of step {step} could not be written to {root}: {str(error).splitlines()[0]}",
+            hint="check space and permissions",
         ) from error
     if keep is not None:
         prune(root, keep)
@@ -71,23 +78,33 @@ def export_critic(config: Any, checkpoint: Path) -> None:
     save_checkpoint(Path(config.critic_save), step, copy, {"from": str(checkpoint)}, keep=config.keep_checkpoints)
 
 
-def latest_checkpoint(root: Path) -> Path | None:
-    """The newest whole checkpoint under `root`; None where there is none. Damaged ones are passed over (see `damaged`)."""
-    for path in _steps(root):
-        if not problems(path):
-            return path
-    return None
+def _is_write_failure(error: Exception) -> bool:
+    """Whether a file could not be written, on a full disk for example: safetensors and torch have errors of their own for it."""
+    torch_says = ("inline_container", "iostream error", "PytorchStreamWriter")
+    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or any(words in str(error) for words in torch_says)
 
 
-def damaged(root: Path) -> dict[Path, str]:
-    """Checkpoints newer than the last whole one, with what is wrong with each: what `--load auto` had to pass over."""
-    found: dict[Path, str] = {}
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint below a folder."""
+
+    path: Path | None
+    """None where there is none."""
+    contents: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the writer put into its manifest."""
+    passed_over: dict[Path, str] = field(default_factory=dict[Path, str])
+    """Newer checkpoints that are not whole, with what is wrong with each."""
+
+
+def find_checkpoint(root: Path) -> Found:
+    """The newest whole checkpoint under `root`. Every byte of it is read once, and so are those of damaged newer ones."""
+    passed_over: dict[Path, str] = {}
     for path in _steps(root):
         complaint = problems(path)
-        if not complaint:
-            break
-        found[path] = complaint
-    return found
+        if complaint is None:
+            return Found(path, _contents(path), passed_over)
+        passed_over[path] = complaint
+    return Found(None, passed_over=passed_over)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -97,7 +114,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is not a whole checkpoint: {complaint}", hint="use an earlier one, or --load auto, which takes the last whole one"
         )
-    return json.loads((path / MANIFEST).read_text(encoding="utf-8"))["contents"]
+    return _contents(path)
 
 
 def problems(path: Path) -> str | None:
@@ -111,8 +128,10 @@ def problems(path: Path) -> str | None:
         files = dict(manifest["files"])
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']!r}, this version of vime reads {FORMAT!r}"
-        if not {"step", "contents"} <= manifest.keys():
+        if not {"step", "contents", "sha256"} <= manifest.keys():
             return f"{MANIFEST} is incomplete"
+        if manifest.pop("sha256") != _sha256_of(manifest):
+            return f"{MANIFEST} is corrupted: its entries do not have the sha256 that it states"
     except (ValueError, KeyError, TypeError) as error:
         return f"{MANIFEST} cannot be read ({error})"
     for name, expected in files.items():
@@ -125,6 +144,25 @@ def problems(path: Path) -> str | None:
             return f"{name} is corrupted: its sha256 is not the one in {MANIFEST}"
     extra = sorted({_relative(file, path) for file in _files(path)} - files.keys() - {MANIFEST})
     return f"{extra[0]} does not belong to it" if extra else None
+
+
+def set_aside_later(root: Path, step: int) -> list[Path]:
+    """Rename the checkpoints of later steps to `superseded-step_<N>`, where no run looks for them. Returns the new paths.
+
+    A run that goes on from `step` makes its own ones of these: what is left of another course, or damaged, must not be
+    taken for newer than those, by `find_checkpoint` or by `prune`. Leftovers of an interrupted save go too.
+    """
+    remove_leftovers(root)
+    moved: list[Path] = []
+    for path in _steps(root):
+        match = STEP_NAME.search(path.name)
+        assert match is not None, "_steps gives such names only"
+        if int(match[1]) > step:
+            stem, number = f"superseded-{match[0]}", 1
+            while (target := root / (stem if number == 1 else f"{stem}-{number}")).exists():
+                number += 1
+            moved.append(path.rename(target))
+    return moved
 
 
 def prune(root: Path, keep: int) -> None:
@@ -157,6 +195,10 @@ def _steps(root: Path) -> list[Path]:
     return [found[step] for step in sorted(found, reverse=True)]
 
 
+def _contents(path: Path) -> dict[str, Any]:
+    return json.loads((path / MANIFEST).read_text(encoding="utf-8"))["contents"]
+
+
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
@@ -167,6 +209,11 @@ def _relative(path: Path, directory: Path) -> str:
 
 def _describe(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256_of(entries: dict[str, Any]) -> str:
+    """Of plain JSON data, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(entries, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

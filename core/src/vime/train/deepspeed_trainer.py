@@ -18,13 +18,14 @@ from torch import Tensor
 from vime.errors import TrainerError
 from vime.rollout.hook_guards import check_returns_nothing
 from vime.rollout.unchanged import watched
+from vime.sample import Sample
 from vime.train import trainer_state
 from vime.train.advantages import fill_advantages
 from vime.train.batch import TrainBatch
 from vime.train.critic import start_critic
 from vime.train.deepspeed_config import deepspeed_config, resolve_train_dtype, start_process_group
 from vime.train.lora import Adapters, AdaptersOff, adapted_model
-from vime.train.microbatch import MicroBatch, Row, scoring_batches, split_steps, trained_rows
+from vime.train.microbatch import MicroBatch, Row, split_steps, trained_rows
 from vime.train.model_loading import check_model_folder, count_parameters, load_model
 from vime.train.objective import Objective
 from vime.train.parameters import gather_named_weights
@@ -33,6 +34,7 @@ from vime.train.quiet import quiet_deepspeed
 from vime.train.reference import load_reference
 from vime.train.rollout_data import apply_rollout_data, to_rollout_data
 from vime.train.schedule import policy_schedule
+from vime.train.scoring import row_log_probs, sample_log_probs
 from vime.train.stepper import Stepper
 from vime.train.tally import Tally
 
@@ -71,7 +73,9 @@ class DeepSpeedTrainer:
         if self.config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
-        policy = PolicyModel(model, self.config.rollout_temperature, self.config.logprob_chunk_size)
+        # What was not sampled has no temperature.
+        temperature = 1.0 if self.config.loss_type == "sft_loss" else self.config.rollout_temperature
+        policy = PolicyModel(model, temperature, self.config.logprob_chunk_size)
         settings = deepspeed_config(self.config, self.dtype, dist.get_world_size())
         parameters: Any = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         with quiet_deepspeed():
@@ -206,18 +210,13 @@ class DeepSpeedTrainer:
 
     # -- scoring and weights -----------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _log_probs(self, model: Any, rows: list[Row], temperature: float | None = None) -> list[Tensor]:
         """The log-probs of each row's trained tokens, in the order of `rows`."""
-        results: dict[int, Tensor] = {}
-        if not rows:
-            return []
-        for positions, micro in scoring_batches(rows, self.config, self.device):
-            log_probs_K, _ = model(
-                micro.input_ids_B_T, micro.select_K, micro.targets_K, position_ids_B_T=micro.position_ids_B_T, temperature=temperature
-            )
-            results.update(zip(positions, micro.split(log_probs_K), strict=True))
-        return [results[position] for position in range(len(rows))]
+        return row_log_probs(model, self.config, rows, self.device, temperature)
+
+    def sample_log_probs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """The log-probs of each sample's trained tokens under the current weights, at temperature 1."""
+        return sample_log_probs(self.engine, self.config, samples, self.vocab_size, self.device)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of tokens 1..T-1 of each sequence under the current weights, at temperature 1."""

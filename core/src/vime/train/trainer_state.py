@@ -154,13 +154,15 @@ def _state(trainer: Any) -> dict[str, Any]:
         **critic,
         "identity": _identity(trainer),
         "base_sha256": _base_digest(trainer),
-        "rng": {"python": random.getstate(), "numpy": _numpy_state()},
+        "rng": rng_states(),
     }
 
 
-def _numpy_state() -> dict[str, Any]:
+def rng_states() -> dict[str, Any]:
+    """Python's and NumPy's random states, as plain data."""
     state: Any = numpy.random.get_state(legacy=False)
-    return state | {"state": {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}}
+    words = {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}
+    return {"python": random.getstate(), "numpy": state | {"state": words}}
 
 
 def torch_rng_states() -> dict[str, torch.Tensor]:

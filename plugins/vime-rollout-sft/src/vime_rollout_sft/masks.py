@@ -6,21 +6,22 @@ turns. So the trained spans are found in the text it renders, never built by han
 - the text up to an assistant turn, with the generation prompt, is what the model will see before it answers; where the
   whole conversation starts with it, the turn begins at its end;
 - elsewhere (a template that changes earlier turns in view of later ones) the conversation is rendered once more with
-  the turn's content replaced by a marker, and where the two texts differ is the turn.
+  the turn's content replaced by a marker, and where the two texts differ is the turn, from the generation prompt that
+  stands before it.
 
-A turn ends with the token that ends it; whitespace that the template puts after that token is not trained.
+A turn ends with the token that ends it; whitespace that the template puts after that token is not trained. What a
+template does not show of an assistant turn, such as its tool calls, cannot be trained: that is an error, not a gap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vime.api import DataError
 
 Message = dict[str, Any]
-_MARKER = "\ue000\ue001"
-"""Characters of the private use area: no template and no conversation has them."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,11 @@ def encode_conversation(tokenizer: Any, messages: list[Message], *, last_only: b
     """
     conversation = _Conversation(tokenizer, messages, template_options)
     turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
-    spans = [conversation.trained_span(position) for position in (turns[-1:] if last_only else turns)]
+    spans: list[tuple[int, int]] = []
+    for position in turns:
+        conversation.check_shown(position)
+        if position == turns[-1] or not last_only:
+            spans.append(conversation.trained_span(position, after=spans[-1][1] if spans else 0))
     return _encode_spans(tokenizer, conversation.text[: spans[-1][1]], spans)
 
 
@@ -67,8 +72,30 @@ class _Conversation:
         self.template_options = template_options
         self.text = self._render(messages)
 
-    def trained_span(self, position: int) -> tuple[int, int]:
-        """Start and end, in `text`, of what the model itself says in the turn at `position`, its end token included."""
+    def check_shown(self, position: int) -> None:
+        """Raise DataError for a turn without content that the template renders as the word None, and for tool calls that it leaves out."""
+        message = self.messages[position]
+        if message.get("content") is None:
+            start, end, _ = self._difference({**message, "content": ""}, position)
+            if self.text[start:end] == "None":
+                raise DataError(
+                    f"the assistant turn at message {position} has no content, and the chat template writes 'None' in its place",
+                    hint="give it content, or use a model whose chat template knows tool calls",
+                )
+        if message.get("tool_calls"):
+            without = {key: value for key, value in message.items() if key != "tool_calls"}
+            start, end, _ = self._difference({**without, "content": message.get("content") or ""}, position)
+            if start == end:
+                raise DataError(
+                    f"the chat template shows nothing of the tool calls of the assistant turn at message {position}",
+                    hint="use a model whose chat template knows tool calls, or write them into the content",
+                )
+
+    def trained_span(self, position: int, *, after: int) -> tuple[int, int]:
+        """Start and end, in `text`, of what the model itself says in the turn at `position`, its end token included.
+
+        The turn before it ends at `after`.
+        """
         before = self._render_part(position, generation_prompt=True)
         if before is None or not self.text.startswith(before):
             before = None
@@ -76,19 +103,39 @@ class _Conversation:
         if before is not None and through is not None and self.text.startswith(through) and len(through) > len(before):
             return len(before), self._without_space_after_end(len(before), len(through))
         start, end = self._where_content_differs(position)
-        return start if before is None else len(before), self._with_end_token(end)
+        start = self._behind_generation_prompt(start, after, position) if before is None else len(before)
+        return start, self._with_end_token(end)
 
     def _where_content_differs(self, position: int) -> tuple[int, int]:
-        marked = [*self.messages[:position], {"role": "assistant", "content": _MARKER}, *self.messages[position + 1 :]]
-        other = self._render(marked)
-        start = _common_prefix(self.text, other)
-        tail = _common_prefix(self.text[start:][::-1], other[start:][::-1])
-        if _MARKER not in other:
+        marker = next(chr(code) for code in range(0xE000, 0x110000) if chr(code) not in self.text)  # of the private use area, as a rule
+        start, end, other = self._difference({"role": "assistant", "content": marker}, position)
+        if marker not in other:
             raise DataError(
                 f"the chat template shows nothing of the assistant turn at message {position}",
                 hint="check the roles of the conversation against the model's chat template",
             )
-        return start, len(self.text) - tail
+        return start, end
+
+    def _difference(self, message: Message, position: int) -> tuple[int, int, str]:
+        """Where `text` differs from that of the conversation with another message at `position`, and that other text."""
+        other = self._render([*self.messages[:position], message, *self.messages[position + 1 :]])
+        start = _common_prefix(self.text, other)
+        tail = _common_prefix(self.text[start:][::-1], other[start:][::-1])
+        return start, len(self.text) - tail, other
+
+    def _behind_generation_prompt(self, start: int, after: int, position: int) -> int:
+        """The end of the generation prompt that stands between `after` and `start`: a template may write more than the content.
+
+        It is known by its text elsewhere. Unchanged where it is not there, or a turn ends in between.
+        """
+        for count in (position, *range(1, len(self.messages))):
+            part, prompted = self._render_part(count), self._render_part(count, generation_prompt=True)
+            if part is not None and prompted is not None and prompted.startswith(part) and len(prompted) > len(part):
+                header = prompted[len(part) :]
+                found = self.text.rfind(header, after, start)
+                said = self.text[found + len(header) : start]
+                return start if found < 0 or any(token in said for token in self._named_tokens()) else found + len(header)
+        return start
 
     def _without_space_after_end(self, start: int, end: int) -> int:
         """The end of a turn without the whitespace that follows its end token; unchanged where there is no such token."""
@@ -101,10 +148,13 @@ class _Conversation:
         token = max((token for token in self._special_tokens() if rest.startswith(token)), key=len, default="")
         return len(self.text) - len(rest) + len(token) if token else end
 
+    def _named_tokens(self) -> list[str]:
+        """The tokenizer's special tokens: that of the end of a turn is among them, those around reasoning are not."""
+        return [str(token) for token in getattr(self.tokenizer, "all_special_tokens", None) or [self.tokenizer.eos_token]]
+
     def _special_tokens(self) -> tuple[str, ...]:
-        named = [str(token) for token in getattr(self.tokenizer, "all_special_tokens", None) or [self.tokenizer.eos_token]]
         added = self.tokenizer.get_added_vocab() if hasattr(self.tokenizer, "get_added_vocab") else {}
-        return tuple(token for token in {*named, *added} if token and token.strip())
+        return tuple(token for token in {*self._named_tokens(), *added} if token and token.strip())
 
     def _render_part(self, count: int, *, generation_prompt: bool = False) -> str | None:
         """The first `count` messages, or None where the template refuses such a part of a conversation."""
@@ -118,9 +168,16 @@ class _Conversation:
         return self.tokenizer.apply_chat_template(messages, **options)
 
 
-def _common_prefix(first: str, second: str) -> int:
-    """Number of characters that two texts share at their beginning."""
-    return next((index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+def _common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Number of characters or tokens that two sequences share at their beginning."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:  # by halves: comparing slices is what Python does fast
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
@@ -133,17 +190,29 @@ def _encode_spans(tokenizer: Any, text: str, spans: list[tuple[int, int]]) -> En
     A tokenizer that puts a space before every text it gets (SentencePiece) would put one before each piece: there the
     whole text is encoded, and a token is trained when it lies inside a span.
     """
-    if _encode(tokenizer, "\na")[-1:] != _encode(tokenizer, "a") and getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        inside = [any(start <= a and b <= end for start, end in spans) for a, b in encoded["offset_mapping"]]
-        return Encoded(list(encoded["input_ids"]), [int(flag) for flag in inside])
+    alone = _encode(tokenizer, "a")
+    if _encode(tokenizer, "\na")[-len(alone) :] != alone:
+        return _encode_whole(tokenizer, text, spans)
     token_ids: list[int] = []
     loss_mask: list[int] = []
     position = 0
-    for start, end in [*spans, (len(text), len(text))]:
+    for start, end in spans:
         for piece, trained in ((text[position:start], 0), (text[start:end], 1)):
             ids = _encode(tokenizer, piece)
             token_ids += ids
             loss_mask += [trained] * len(ids)
         position = end
+    return Encoded(token_ids, loss_mask)
+
+
+def _encode_whole(tokenizer: Any, text: str, spans: list[tuple[int, int]]) -> Encoded:
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        inside = [any(start <= a and b <= end for start, end in spans) for a, b in encoded["offset_mapping"]]
+        return Encoded(list(encoded["input_ids"]), [int(flag) for flag in inside])
+    token_ids = _encode(tokenizer, text)
+    loss_mask = [0] * len(token_ids)
+    for start, end in spans:  # no offsets: a token lies before a place where the text up to there begins with it as well
+        first, last = (_common_prefix(token_ids, _encode(tokenizer, text[:place])) for place in (start, end))
+        loss_mask[first:last] = [1] * (last - first)
     return Encoded(token_ids, loss_mask)

@@ -94,8 +94,8 @@ def encode(args: Any, tokenizer: Any, sample: Sample) -> Encoded:
 def _check(args: Any, data_source: Any, evaluation: bool) -> None:
     if evaluation:
         raise ConfigError(
-            "plugin 'sft' makes training rollouts only",
-            hint="evaluate by generation: --eval-function-path vime.rollout.vllm_rollout.generate_rollout",
+            "plugin 'sft' generates nothing to evaluate",
+            hint="by loss: --loss-type sft_loss; by generation: --eval-function-path vime.rollout.vllm_rollout.generate_rollout",
         )
     if args.loss_type == "policy_loss":
         raise ConfigError(

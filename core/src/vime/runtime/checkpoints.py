@@ -1,0 +1,77 @@
+"""What a run saves at a step boundary, and how it goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vime.errors import CheckpointError
+from vime.train.checkpoint import export_critic, save_checkpoint
+
+if TYPE_CHECKING:
+    from vime.runtime.local import LocalRuntime
+    from vime.runtime.resume import ResumePoint
+    from vime.train.deepspeed_trainer import DeepSpeedTrainer
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A run between two steps: all that a resumed run needs beside the trainer's own files."""
+
+    state: dict[str, Any]
+    """Plain data, for the manifest of a checkpoint."""
+    random_states: tuple[Any, Any]
+    """Those of Python and NumPy, and those of torch. The trainer saves them; an interrupted step may have moved them on."""
+
+    @classmethod
+    def of(cls, run: LocalRuntime) -> Boundary:
+        from vime.train.trainer_state import rng_states, torch_rng_states
+
+        state = {
+            "rollout_id": run.rollout_id,
+            "num_rollout": run.num_rollout,
+            "data_source": run.source.state_dict() if hasattr(run.source, "state_dict") else None,  # type: ignore[union-attr]
+            "plugins": run.plugins.state_dict(),
+            "lock": run.plugins.lock(),
+            "evaluated_at": run.evaluated_at,
+            "first_scores": run.first_scores,
+            "last_scores": run.last_scores,
+        }
+        return cls(state, (rng_states(), torch_rng_states()))
+
+    def restore_random_states(self) -> None:
+        from vime.train.trainer_state import restore_rng
+
+        restore_rng(*self.random_states)
+
+
+def write_checkpoint(run: LocalRuntime, trainer: DeepSpeedTrainer, boundary: Boundary) -> None:
+    """Model, tokenizer, trainer and the state of the boundary, as `checkpoints/step_<rollout_id>`."""
+
+    def write(directory: Path) -> None:
+        trainer.save(str(directory))
+        run.tokenizer.save_pretrained(str(directory))
+        if run.source is not None and boundary.state["data_source"] is None:
+            run.source.save(run.rollout_id)  # a class of the user's own, with upstream's methods only
+
+    with run.console.phase(f"saving checkpoint step_{run.rollout_id}"):
+        path = save_checkpoint(run.run_dir.checkpoints, run.rollout_id, write, boundary.state, keep=run.config.keep_checkpoints)
+        export_critic(run.config, path)
+
+
+def restore(run: LocalRuntime, resume: ResumePoint) -> None:
+    """Give everything that a checkpoint holds back to its owner. Raises CheckpointError for a manifest that lacks a part."""
+    manifest = resume.manifest
+    missing = Boundary.of(run).state.keys() - manifest.keys()
+    if missing:
+        raise CheckpointError(f"{resume.path} cannot be resumed from: its manifest has no {', '.join(sorted(missing))}")
+    run.rollout_id = manifest["rollout_id"]
+    if run.trainer is not None:
+        run.trainer.load(str(resume.path))
+    if run.source is not None and manifest["data_source"] is None:
+        run.source.load(run.rollout_id)
+    elif run.source is not None:
+        run.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
+    run.plugins.load_state_dict(manifest["plugins"], ignore_missing=run.config.ignore_plugin_lock)
+    run.evaluated_at, run.first_scores, run.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]

@@ -9,7 +9,8 @@ from torch import nn
 
 from vime.errors import CheckpointError, ConfigError
 from vime.train.batch import build_train_batch
-from vime.train.lora import merged
+from vime.train.lora import AdaptersOff, merged
+from vime.train.reference import Reference, load_reference
 
 NUM_GPUS = 0
 
@@ -98,19 +99,36 @@ def assert_loadable(folder, base, trainer, tolerance) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_the_reference_is_the_base_and_switching_it_does_not_disturb_training(make_trainer, make_config, make_groups, stage):
-    values = {"zero_stage": stage, "lora_rank": 4, "lr": 1e-2, "num_steps_per_rollout": 2}
-    with_kl = make_config(use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="k3", **values)
-    second_copy = make_config(use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="k3", ref_load=None, **values)
-    batches = [build_train_batch(with_kl, None, make_groups(seed=seed)) for seed in range(2)]
+def test_the_reference_is_the_base_and_switching_it_does_not_disturb_training(make_trainer, make_config, make_groups, model_path, stage):
+    config = make_config(
+        zero_stage=stage, lora_rank=4, lr=1e-2, num_steps_per_rollout=2, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="k3"
+    )
+    batches = [build_train_batch(config, None, make_groups(seed=seed)) for seed in range(2)]
     torch.manual_seed(1)
-    ours = make_trainer(with_kl)
+    ours = make_trainer(config)
+    assert isinstance(ours.reference, AdaptersOff)
     torch.manual_seed(1)
-    other = make_trainer(second_copy)
-    other.reference = make_trainer(make_config(zero_stage=stage)).engine  # the base model, loaded once more
+    other = make_trainer(config)
+    other.reference = load_reference(config, model_path, other.model, other.dtype, other.device, print)  # a second copy
+    assert isinstance(other.reference, Reference)
     results = [[trainer.train(batch) for batch in batches] for trainer in (ours, other)]
     assert results[0] == results[1]
     assert results[0][1]["kl_loss"] > 0
+
+
+def test_a_reference_that_is_renewed_is_a_copy_which_takes_the_merged_weights(make_trainer, make_config, make_groups):
+    config = make_config(lora_rank=4, lr=1e-2, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="k3", ref_update_interval=1)
+    trainer = make_trainer(config)
+    trainer.train(build_train_batch(config, None, make_groups()))
+    own = trainer.reference.model.model.state_dict()
+    assert all(torch.equal(own[name], tensor) for name, tensor in trainer.named_weights())
+
+
+def test_an_offloaded_reference_without_a_copy_is_told(make_trainer, make_config):
+    told = []
+    values = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k3", "ref_offload": True}
+    make_trainer(make_config(lora_rank=4, **values), warn=told.append)
+    assert len(told) == 1 and told[0].startswith("--ref-offload does nothing with --lora-rank")
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def documented_metrics() -> list[str]:
     names = [name for row in rows for name in codes(row[0])] + ["eval/reward_errors/<plugin>/<kind>"]
     spread = [name.partition("{")[0] + end for name in names if "{" in name for end in ("mean", "median", "max", "min")]
     plain = [re.escape(name) for name in [*spread, *(name for name in names if "{" not in name)]]
-    return [re.sub(r"<\w+>|NAME", ".+", name).replace("@k", r"@\d+") for name in plain]
+    return [re.sub(r"<\w+>|NAME|KEY", ".+", name).replace("@k", r"@\d+") for name in plain]
 
 
 def table_rows(page: Path, header: str) -> list[list[str]]:

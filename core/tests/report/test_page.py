@@ -90,10 +90,16 @@ def test_sample_files_are_spread_over_the_run(tmp_path):
         (tmp_path / f"train_{step:06d}.parquet").touch()
         (tmp_path / f"eval_a_b_{step:06d}.parquet").touch()
     (tmp_path / "notes.parquet").touch()
+    (tmp_path / "eval_math%2Faime_000000.parquet").touch()
     picked = spread_files(sample_files(tmp_path))
     train = [file.step for file in picked if file.split == "train"]
     assert len(train) == 40 and train[0] == 0 and train[-1] == 99 and max(b - a for a, b in itertools.pairwise(train)) <= 3
-    assert [(file.split, file.step) for file in picked if file.split != "train"] == [("eval_a_b", 0), ("eval_a_b", 50), ("eval_a_b", 99)]
+    assert [(file.split, file.step) for file in picked if file.split != "train"] == [
+        ("eval_a_b", 0),
+        ("eval_a_b", 50),
+        ("eval_a_b", 99),
+        ("eval_math/aime", 0),
+    ]
 
 
 def test_everything_is_shown_where_it_fits(run_folder):

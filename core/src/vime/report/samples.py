@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 MAX_ROLLOUTS = 40
 """Sample files of training that are opened; those of evaluations are three for each data set."""
@@ -89,7 +90,7 @@ def sample_files(directory: Path) -> list[SampleFile]:
     for path in directory.glob("*.parquet"):
         split, _, step = path.stem.rpartition("_")
         if split and step.isdigit():
-            files.append(SampleFile(path, split, int(step)))
+            files.append(SampleFile(path, unquote(split), int(step)))
     return sorted(files, key=lambda file: (file.split, file.step))
 
 

@@ -57,9 +57,11 @@ function seconds(value) {
 const known = (values) => (values || []).filter((value) => value !== null);
 const plural = (n, one, more) => `${count(n)} ${n === 1 ? one : more || `${one}s`}`;
 
+/* The data sets of evaluations. A name may have a slash in it, which eval/NAME/... has too: its other metrics tell. */
 function evaluationNames(run) {
-  return Object.keys(run.curves.series)
-    .filter((key) => /^eval\/[^/]+$/.test(key) && !/-(truncated_ratio|pass@\d+)$/.test(key))
+  const { series } = run.curves;
+  return Object.keys(series)
+    .filter((key) => key.startsWith("eval/") && (`${key}-truncated_ratio` in series || (!key.slice(5).includes("/") && !/-(truncated_ratio|pass@\d+)$/.test(key))))
     .map((key) => key.slice(5));
 }
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vime import loop
 from vime.cli.app import main
 from vime.cli.evaluate import score_table
 from vime.cli.flags import parse_flags
 from vime.cli.tables import plain_table
+from vime.config.eval import EvalDatasetConfig
+from vime.config.load import Resolved
+from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, ConfigError
+from vime.plugins.manager import PluginManager
 from vime.runtime.evaluation import Evaluation
+from vime.runtime.local import LocalRuntime
 from vime.runtime.models import find_models, in_one_engine
+from vime.track.console import Console
 from vime.train.checkpoint import save_checkpoint
 
 NUM_GPUS = 0
@@ -119,6 +128,30 @@ def test_several_models_after_hf_checkpoint_hint_at_the_flag_for_them() -> None:
         parse_flags(["--hf-checkpoint", "a", "b"], lists=("checkpoints",))
     assert refused.value.hint == "several models: --checkpoints PATH PATH ..."
     assert parse_flags(["--checkpoints", "a", "b", "--checkpoints=c"], lists=("checkpoints",)).lists == {"checkpoints": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(("is_short", "code"), [(False, 0), (True, 1)])
+def test_too_few_answers_end_vime_eval_with_exit_code_1(run: Path, is_short: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Evaluates:
+        """Stands for the runtime, whose engine is not here."""
+
+        plugins = PluginManager()
+        console = Console()
+        run_dir = None
+        engine = None
+
+        def evaluate(self) -> Evaluation:
+            return replace(evaluation(0), is_short=is_short)
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr(LocalRuntime, "start", lambda *_, **__: contextlib.nullcontext(Evaluates()))
+    resolved = Resolved(RunConfig(eval_datasets=[EvalDatasetConfig(name="a", path="a.jsonl")]), {})
+    seen: list[Evaluation] = []
+    assert loop.evaluate(resolved, seen.append) == code
+    (model,) = find_models([str(run / "checkpoints" / "step_2")])
+    assert loop.evaluate_each(resolved, [model], lambda _, result: seen.append(result)) == code
+    assert [result.is_short for result in seen] == [is_short] * 2
 
 
 def evaluation(step: int, **metrics: float) -> Evaluation:

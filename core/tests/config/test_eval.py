@@ -141,6 +141,13 @@ def test_an_empty_file_and_keys_beside_eval_are_refused(tmp_path: Path) -> None:
     assert refused.value.hint == "put it under eval:"
 
 
+def test_a_slice_between_braces_needs_quotes(tmp_path: Path) -> None:
+    (tmp_path / "eval.yaml").write_text("datasets: {a: {path: a.jsonl@[0:20]}}\n")
+    with pytest.raises(ConfigError, match="is not YAML") as refused:
+        datasets(eval_config=str(tmp_path / "eval.yaml"))
+    assert refused.value.hint == 'between braces a path with a slice needs quotes: {path: "test.jsonl@[0:100]"}'
+
+
 def test_a_path_in_the_place_of_a_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'x/a\.jsonl' stands where the name of 'b\.jsonl' is expected") as refused:
         datasets(eval_prompt_data=["x/a.jsonl", "b.jsonl"])

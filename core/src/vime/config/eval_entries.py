@@ -81,7 +81,9 @@ def entries_from_file(path: str) -> list[EvalEntry]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{flag} is not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{flag} is not YAML: {' '.join(str(error).split())}") from error
+        has_slice = "'['" in str(error) and "@[" in str(error)
+        hint = 'between braces a path with a slice needs quotes: {path: "test.jsonl@[0:100]"}' if has_slice else None
+        raise ConfigError(f"{flag} is not YAML: {' '.join(str(error).split())}", hint=hint) from error
     if content is None:
         raise ConfigError(f"{flag} is empty", hint=_EXAMPLE)
     if not isinstance(content, dict) or "eval" not in content:

@@ -246,6 +246,8 @@ def test_no_two_datasets_share_a_file(tmp_path):
     names = ["a b", "a_b", "a/b", "a%20b", "数学", "物理", "a-b", "a.b", "../a"]
     paths = {samples_path(tmp_path, f"eval_{name}", 0) for name in names}
     assert len(paths) == len(names) and all(path.parent == tmp_path for path in paths)
+    longest = {samples_path(tmp_path, f"eval_{'数' * 120}{end}", 0) for end in "ab"}
+    assert len(longest) == 2 and all(len(path.name.encode()) < 256 for path in longest)
     assert samples_path(tmp_path, "eval_math/aime", 3).name == "eval_math%2Faime_000003.parquet"
 
 

@@ -100,7 +100,10 @@ def fill_from_flags(dataset: EvalDatasetConfig, flags: Mapping[str, Any]) -> Eva
     return filled
 
 
-_METRICS = re.compile(r"-truncated_ratio|-pass@\d+|/failed_samples|/response_len/(mean|median|max|min)")
+_METRICS = re.compile(
+    r"-truncated_ratio|-pass@\d+|/failed_samples|/response_len/(mean|median|max|min)|/reward/.+"
+    r"|/loss|/perplexity|/trained_tokens|/removed_samples"
+)
 """What stands after the name of a dataset in the names of its metrics."""
 
 

@@ -258,7 +258,8 @@ class _Running:
             self._stopped, self._usable = True, False
         self.pool.stop()
         self.pool.join()
-        self.server.stop()
+        with contextlib.suppress(FileNotFoundError):  # its socket, where the interpreter's exit was first to remove the folder
+            self.server.stop()
         with self.lock:
             unfinished = list(self.calls)
         for future in unfinished:

@@ -240,7 +240,8 @@ class DynamicSampling:
                 f"the data source ran out after {collected.fetched_groups} groups: {counts}",
                 hint="add prompts, lower --rollout-batch-size, or use --on-exhausted underfill",
             )
+        loosen = "loosen the filter" if collected.dropped else "see to what fails (--on-reward-error raise shows the first error)"
         raise ContractError(
             f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}",
-            hint="raise --dynamic-sampling-max-rounds, loosen the filter, or choose --on-exhausted fallback|underfill",
+            hint=f"{loosen}, raise --dynamic-sampling-max-rounds, or choose --on-exhausted fallback|underfill",
         )

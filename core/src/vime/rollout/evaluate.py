@@ -59,8 +59,8 @@ async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout
         for sample in samples:
             _refuse_unfinished(context, dataset.config, sample)
         failed = [sample for sample in samples if sample.status is Status.FAILED]
-        if failed and len(failed) == len(samples):
-            reason = next(reason for result in results for reason in result.failure_reasons)
+        reason = next((slot.failure for result in results for slot in result.slots if slot.is_failed and slot.failure), None)
+        if reason is not None and len(failed) == len(samples):
             raise EngineError(f"evaluation dataset {dataset.config.name!r}: all {len(samples)} samples failed: {reason}")
         return {
             "rewards": [0.0 if sample.status is Status.FAILED else _reward(context.config, sample) for sample in samples],

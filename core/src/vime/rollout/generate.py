@@ -14,6 +14,7 @@ from vime.engine.base import SamplingParams, calling_engine
 from vime.errors import ContractError, EngineDeadError, EngineError
 from vime.rollout.ending import CallEngine
 from vime.rollout.hook_guards import Place, check_distinct, check_generated
+from vime.rollout.reward_failures import REASON
 from vime.rollout.unchanged import watched
 from vime.sample import Sample, Status, rollouts
 
@@ -119,7 +120,7 @@ class GroupResult:
     @property
     def failure_reasons(self) -> list[str]:
         """One reason for each failed rollout."""
-        return [slot.failure or "its reward failed" for slot in self.slots if slot.is_failed]
+        return [slot.failure or getattr(slot.samples[0], REASON, "its reward failed") for slot in self.slots if slot.is_failed]
 
     def requeued(self, *, partial: bool) -> list[Sample]:
         """The group as it goes back to the buffer: finished rollouts as they are, unfinished ones from scratch.

@@ -88,13 +88,22 @@ def discard(value: object) -> None:
 class RewardShape:
     """Holds all rewards of a run to one shape per data set: all numbers, or all dicts with the same keys."""
 
-    first: dict[str, tuple[tuple[str, ...] | None, str]] = field(default_factory=dict)
-    """By data set: the keys (None for a number), and the sample that had them first."""
+    first: dict[str, tuple[tuple[str, ...] | None, str, str]] = field(default_factory=dict)
+    """By data set: the keys (None for a number), whose they were, and the sample that had them first."""
 
     def check(self, scope: str, reward: Reward, who: str, sample: Sample) -> None:
-        """Raises BadRewardError, naming both samples, where `reward` differs from the first of its data set."""
+        """Raises BadRewardError, naming both samples, where `reward` differs from the first of its data set.
+
+        Where the two come from different rewards, neither is at fault, and a ContractError says so: rows that name
+        rewards which do not go together are a matter of configuration.
+        """
         keys = tuple(sorted(map(str, reward))) if isinstance(reward, dict) else None
-        expected, witness = self.first.setdefault(scope, (keys, where(sample)))
+        expected, first_who, witness = self.first.setdefault(scope, (keys, who, where(sample)))
+        if keys != expected and who != first_who:
+            raise ContractError(
+                f"{who} returned {_shape(keys)} for {where(sample)}, and {first_who} {_shape(expected)} for {witness}",
+                hint="rows of one data set need rewards of one kind: all numbers, or all dicts with the same keys",
+            )
         if keys != expected:
             raise BadRewardError(
                 f"{who} returned {_shape(keys)} for {where(sample)}, but {_shape(expected)} for {witness}",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import Counter
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from vime.isolation import IsolatedTimeout
 from vime.rollout.hook_guards import Place, check_looked_at
+from vime.rollout.reward_failures import RewardFailures
 from vime.rollout.reward_guard import (
     BadRewardError,
     RewardShape,
@@ -27,7 +26,7 @@ from vime.rollout.reward_guard import (
 )
 from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
 from vime.rollout.reward_sum import ScoreSheet, part_value
-from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, WorkerError, carry_back, takes_group
+from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, carry_back, takes_group
 from vime.rollout.unchanged import ChangedError, watched
 from vime.sample import SCORED, TOTAL, Sample, Status
 
@@ -55,7 +54,7 @@ class RewardScorer:
         self.resolver.check_at_start()
         self._runner = RewardRunner(config, plugins)
         self._shape = RewardShape()
-        self._errors: Counter[tuple[str, str]] = Counter()
+        self.failures = RewardFailures(config.on_reward_error)
         self._busy = BusyTime()
         self._sample_hooks = plugins.implementations("rollout_sample_hook")
         self._shapers = plugins.implementations("shape_reward")
@@ -109,8 +108,7 @@ class RewardScorer:
         Failed rewards by plugin and kind, `reward_errors/<plugin>/<timeout|bad_value|exception>`, and `reward_time`, the
         seconds in which at least one reward was under way, where there was one.
         """
-        errors, self._errors = self._errors, Counter()
-        counts = {f"reward_errors/{plugin}/{kind}": float(count) for (plugin, kind), count in sorted(errors.items())}
+        counts = self.failures.take_counts()
         seconds = self._busy.take()
         return {**counts, "reward_time": seconds} if seconds else counts
 
@@ -202,9 +200,7 @@ class RewardScorer:
 
     def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope, sheet: ScoreSheet | None = None) -> None:
         """Count a failed reward, then raise, drop the sample, or give it a zero."""
-        kinds = {RewardTimeoutError: "timeout", IsolatedTimeout: "timeout", BadRewardError: "bad_value"}
-        kind = error.kind if isinstance(error, WorkerError) else kinds.get(type(error), type(error).__name__)
-        self._errors[plugin, kind] += 1
+        self.failures.add(plugin, error, sample, evaluation=scope.evaluation)
         if self.config.on_reward_error == "raise":
             if not isinstance(error, RewardTimeoutError | BadRewardError):
                 error.add_note(f"while scoring {where(sample)}; --on-reward-error drop|zero goes on without this reward")

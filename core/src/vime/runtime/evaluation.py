@@ -37,7 +37,7 @@ def record(run: LocalRuntime, output: RolloutFnEvalOutput, metrics: dict[str, fl
     if run.config.sample_every:
         for name, data in output.data.items():
             run.tracker.log_samples(step, f"eval_{name}", [[sample] for sample in data["samples"]])
-    for line in short.values():
+    for line in [*short.values(), *run.scorer.failures.take_notices()]:
         run.console.warn(line)
     if not logged_by_plugin:
         run.console.evaluation(step, full)

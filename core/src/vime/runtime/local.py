@@ -304,6 +304,8 @@ class LocalRuntime:
 
             rollout = self.run(self.runner.train(self.rollout_id, show))
         seconds = time.perf_counter() - started
+        for notice in self.scorer.failures.take_notices():
+            self.console.warn(notice)
         metrics = dict(rollout.metrics)
         self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
         if self.engine is not None:

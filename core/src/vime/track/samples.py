@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,9 +45,20 @@ def token_texts(tokenizer: Any) -> TokenText:
     return texts
 
 
+LONGEST_NAME = 200
+"""Bytes of a name before the step; file systems take 255 of a whole name."""
+
+
 def samples_path(directory: Path, split: str, step: int) -> Path:
-    """For example samples/train_000012.parquet. What does not fit into a file name is written as in an address: / as %2F."""
+    """For example samples/train_000012.parquet. What does not fit into a file name is written as in an address: / as %2F.
+
+    Of a name that is too long for a file system the rest is replaced by its digest.
+    """
     name = re.sub(r"[^\w.+-]", _escaped, split)
+    encoded = name.encode()
+    if len(encoded) > LONGEST_NAME:
+        digest = hashlib.sha256(encoded).hexdigest()[:16]
+        name = f"{encoded[: LONGEST_NAME - 17].decode(errors='ignore')}-{digest}"
     return directory / f"{name}_{step:06d}.parquet"
 
 

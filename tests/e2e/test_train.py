@@ -164,6 +164,13 @@ def test_an_evaluation_leaves_every_sample(job: Job, sums: Path) -> None:
         assert sum(row["reward"] for row in rows) / 64 == pytest.approx(score)
 
 
+def test_a_resume_that_is_refused_leaves_the_record_of_the_run(job: Job, vime: Any) -> None:
+    files = {name: (job.path / name).read_bytes() for name in ("config.yaml", "plugins.lock.json", "report.html", "metrics.jsonl")}
+    refused = vime(*job.flags, "--run-dir", ".", "--load", "auto", "--advantage-estimator", "ppo", cwd=job.path)
+    assert refused.returncode != 0 and "critic" in refused.stderr, refused.stderr
+    assert {name: (job.path / name).read_bytes() for name in files} == files
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(job: Job, vime: Any, tmp_path: Path, signum: int, code: int) -> None:
     command = [sys.executable, "-m", "vime", *job.flags, "--run-dir", "run"]

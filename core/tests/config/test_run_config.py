@@ -144,6 +144,12 @@ def test_contradictions(given: dict[str, object], message: str) -> None:
         ({"ref_offload": True}, "there is no reference model without"),
         ({"tis_mode": "mask", "tis_clip": 5.0}, "tis_mode and tis_clip have no effect without --use-tis"),
         ({"use_tis": True, "loss_type": "sft_loss"}, "use_tis has no effect with --loss-type sft_loss"),
+        (
+            {"use_kl_loss": True, "kl_loss_coef": 0.5, "advantage_estimator": "gspo", "loss_type": "sft_loss", "eps_clip": 0.3},
+            "advantage_estimator and eps_clip and use_kl_loss and kl_loss_coef have no effect with --loss-type sft_loss",
+        ),
+        ({"use_kl_loss": True}, "use_kl_loss only measures the KL divergence: kl_loss_coef is 0"),
+        ({"gamma": 0.5}, "gamma has no effect with --advantage-estimator grpo"),
         ({"advantage_estimator": "reinforce_plus_plus"}, "reinforce_plus_plus has no baseline without --normalize-advantages"),
         ({"mask_offpolicy_in_partial_rollout": True}, "mask_offpolicy_in_partial_rollout has no effect"),
         ({"eps_clip_high": 0.1}, "eps_clip_high 0.1 is below eps_clip 0.2"),

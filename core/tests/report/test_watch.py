@@ -118,6 +118,14 @@ def test_counts_of_the_last_rollout_do_not_linger():
     assert "drops    no sample lost in the last rollout" in text_of(view)
 
 
+def test_an_evaluation_by_loss_is_shown_and_lower_is_better():
+    view = RunView("x")
+    losses = [{"step": step, "time": 1.0, "eval/held/loss": 3.5 - step, "eval/held/perplexity": 20.0} for step in range(2)]
+    view.feed(losses, from_start=True)
+    (line,) = [parts for parts in view.lines(now=1.0) if any("held/loss" in text for _, text in parts)]
+    assert ("green", "  -1.000") in line and "3.500 → 2.500" in "".join(text for _, text in line)
+
+
 # The command
 
 

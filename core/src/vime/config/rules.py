@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime.config.eval import dataset_doubts
 from vime.config.names import flag_of
 from vime.config.reward_sum import derived_keys, refuse_bad_sums
-from vime.config.train_sections import GROUP_ESTIMATORS
+from vime.config.train_sections import GROUP_ESTIMATORS, AlgorithmSection
 from vime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _refuse_template(flag: str, template: str | None) -> None:
 
 def warnings_about(config: RunConfig) -> list[str]:
     """What works but is probably not meant, one line each."""
-    doubts = [*_doubts_of_estimator(config), *_doubts_of_terms(config)]
+    doubts = [*_doubts_of_estimator(config), *_doubts_of_terms(config), *_doubts_of_supervision(config)]
     if config.rollout_top_p < 1 or config.rollout_top_k > 0:
         doubts.append(
             "rollout_top_p or rollout_top_k truncate the distribution that is sampled from, and the trainer's log-probs do not: "
@@ -257,14 +257,34 @@ def _doubts_of_estimator(config: RunConfig) -> list[str]:
         )
     if config.advantage_estimator == "reinforce_plus_plus" and not config.normalize_advantages:
         doubts.append("reinforce_plus_plus has no baseline without --normalize-advantages, which centres the advantages over the batch")
+    if config.gamma != 1 and config.advantage_estimator not in ("ppo", "reinforce_plus_plus"):
+        doubts.append(f"gamma has no effect with --advantage-estimator {config.advantage_estimator}, whose reward is that of the response")
     if config.eps_clip_high is not None and config.eps_clip_high < config.eps_clip:
         doubts.append(f"eps_clip_high {config.eps_clip_high:g} is below eps_clip {config.eps_clip:g}: the range is tighter upwards")
     return doubts
 
 
+_OF_EVERY_LOSS = ("loss_type", "loss_aggregation", "calculate_per_token_loss")
+
+
+def _doubts_of_supervision(config: RunConfig) -> list[str]:
+    """What rewards and policies need, in a run that has neither."""
+    if config.loss_type != "sft_loss":
+        return []
+    fields = AlgorithmSection.model_fields
+    idle = [name for name in fields if name not in _OF_EVERY_LOSS and getattr(config, name) != fields[name].default]
+    if config.eps_clip_high == config.eps_clip:  # which follows from it
+        idle = [name for name in idle if name != "eps_clip_high"]
+    return [f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect with --loss-type sft_loss"] if idle else []
+
+
 def _doubts_of_terms(config: RunConfig) -> list[str]:
     """Of the KL term, its reference model, and the off-policy correction."""
+    if config.loss_type == "sft_loss":
+        return []
     doubts: list[str] = []
+    if config.use_kl_loss and not config.kl_loss_coef:
+        doubts.append("use_kl_loss only measures the KL divergence: kl_loss_coef is 0")
     if config.kl_loss_coef and not config.use_kl_loss:
         doubts.append(f"kl_loss_coef is {config.kl_loss_coef:g} but has no effect without --use-kl-loss")
     if config.use_unbiased_kl and not config.use_kl_loss:
@@ -277,8 +297,6 @@ def _doubts_of_terms(config: RunConfig) -> list[str]:
     unused = [name for name in fields if name.startswith("tis_") and getattr(config, name) != fields[name].default]
     if unused and not config.use_tis:
         doubts.append(f"{' and '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect without --use-tis")
-    if config.use_tis and config.loss_type == "sft_loss":
-        doubts.append("use_tis has no effect with --loss-type sft_loss")
     return doubts
 
 

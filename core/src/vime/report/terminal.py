@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vime.track.alerts import AlertWatch
-from vime.track.lines import evaluation_details, evaluation_names, format_number, format_seconds, sparkline
+from vime.track.lines import LOSS, evaluation_details, evaluation_names, format_number, format_seconds, sparkline
 
 Line = list[tuple[str, str]]
 """(style, text) parts."""
@@ -48,7 +48,8 @@ class RunView:
             if any(key.startswith("rollout/") for key in metrics):
                 self.rollouts = line["step"] + 1
                 self._add_rollout(metrics)
-            for name in evaluation_names(metrics, ()):
+            by_loss = [key[len("eval/") : -len(LOSS)] for key in metrics if key.startswith("eval/") and key.endswith(LOSS)]
+            for name in evaluation_names(metrics, by_loss):
                 self.scores.setdefault(name, []).append(metrics[f"eval/{name}"])
             self.metrics |= metrics
             self.alerts.feed(line["step"], metrics)
@@ -89,7 +90,8 @@ class RunView:
             line: Line = [_label("eval" if not lines else ""), ("", name.ljust(width)), ("bold", f"  {scores[-1]:.3f}")]
             if len(scores) > 1:
                 change = scores[-1] - scores[0]
-                style = "green" if change > 0 else "red" if change < 0 else "dim"
+                gain = -change if name.endswith(LOSS) else change
+                style = "green" if gain > 0 else "red" if gain < 0 else "dim"
                 line[-1:] = [("dim", f"  {scores[0]:.3f} {arrow} "), ("bold", f"{scores[-1]:.3f}"), (style, f"  {change:+.3f}")]
             details = evaluation_details(name, self.metrics)
             lines.append([*line, ("dim", "".join(f"  {detail}" for detail in details))])

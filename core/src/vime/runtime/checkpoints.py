@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import CheckpointError
-from vime.train.checkpoint import export_critic, save_checkpoint
+from vime.train.checkpoint import export_critic, save_checkpoint, set_aside_later
 
 if TYPE_CHECKING:
     from vime.runtime.local import LocalRuntime
@@ -58,6 +58,22 @@ def write_checkpoint(run: LocalRuntime, trainer: DeepSpeedTrainer, boundary: Bou
     with run.console.phase(f"saving checkpoint step_{run.rollout_id}"):
         path = save_checkpoint(run.run_dir.checkpoints, run.rollout_id, write, boundary.state, keep=run.config.keep_checkpoints)
         export_critic(run.config, path)
+
+
+def take_over(run: LocalRuntime, resume: ResumePoint | None) -> None:
+    """Go on from the checkpoint, or start anew; what the folder holds of later steps belongs to neither."""
+    if resume is not None:
+        restore(run, resume)
+        run.console.start_scores(run.first_scores)
+        if resume.path.parent.resolve() == run.run_dir.checkpoints.resolve():
+            run.saved_at = run.rollout_id
+    if run.run_dir.continued:
+        run.forget_later_metrics()
+    if run.trainer is not None:
+        for path in set_aside_later(run.run_dir.checkpoints, run.rollout_id):
+            run.console.warn(f"a checkpoint of a later step is not of this course: moved to {path}")
+        if run.rollout_id >= run.num_rollout > 0:
+            run.console.info(f"all {run.num_rollout} rollouts are done: nothing is left to train")
 
 
 def restore(run: LocalRuntime, resume: ResumePoint) -> None:

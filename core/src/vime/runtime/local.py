@@ -36,7 +36,7 @@ from vime.runtime.build import (
     planned_rollouts,
     seed_everything,
 )
-from vime.runtime.checkpoints import Boundary, restore, write_checkpoint
+from vime.runtime.checkpoints import Boundary, take_over, write_checkpoint
 from vime.runtime.evaluation import Evaluation, record
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.loss_evaluation import LossScorer, evaluate_by_loss
@@ -48,7 +48,6 @@ from vime.track.console import Console
 from vime.track.lines import LOSS
 from vime.track.run_dir import RunDir
 from vime.track.tracker import Tracker
-from vime.train.checkpoint import set_aside_later
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
@@ -75,6 +74,7 @@ class LocalRuntime:
     ) -> None:
         self.config, self.console, self.run_dir, self.tracker = config, console, run_dir, tracker
         self.plugins, self.interrupts, self.started = plugins, interrupts, started
+        self.is_built = False
         self.event_loop = new_event_loop()
         self.engine: TrainableEngine | None = None
         self.trainer: DeepSpeedTrainer | None = None
@@ -104,7 +104,7 @@ class LocalRuntime:
         cls, resolved: Resolved, interrupts: Interrupts, *, train: bool = True, run_dir: RunDir | None = None
     ) -> Iterator[LocalRuntime]:
         """Check everything that can be checked cheaply, then build the run; closes it at the end. `run_dir` continues a folder."""
-        started = time.perf_counter()
+        started, record = time.perf_counter(), None
         config = resolved.config
         plugins = PluginManager.load(config)
         listener = None
@@ -125,8 +125,7 @@ class LocalRuntime:
         name = config.run_name if train else f"{config.run_name.removesuffix('-eval')}-eval"
         if run_dir is None:
             run_dir = RunDir.create(config.model_copy(update={"name": name, "load": config.load if train else None}))
-            run_dir.write_config({**plain_values(config), "name": name})
-            run_dir.write_lock(plugins.lock())
+            record = {**plain_values(config), "name": name}
         tracker = Tracker(run_dir, config, console)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
         run.scorer = scorer
@@ -135,7 +134,12 @@ class LocalRuntime:
         if config.trace_hooks:
             plugins.times.trace = lambda key, seconds: console.info(f"hook {key}  {1000 * seconds:.3f} ms")
         try:
+            if record is not None and resume is None:
+                run_dir.write_record(record, plugins.lock())
             run._build(resume, listener, train=train)
+            if record is not None and resume is not None:  # only now is it known that the run may go on in this folder
+                run_dir.write_record(record, plugins.lock())
+            run.is_built = True
             yield run
         finally:
             run._close()
@@ -192,7 +196,8 @@ class LocalRuntime:
         else:
             context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic, self.endpoint)  # type: ignore[arg-type]
             self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
-        self._take_over(resume)
+        take_over(self, resume)
+        self._boundary = Boundary.of(self)
         gc.collect()
         gc.freeze()  # the libraries' objects stay for good: no reason to walk them in every collection
 
@@ -218,7 +223,8 @@ class LocalRuntime:
         for handle in (self.scorer, self.engine, self.trainer, self.tracker):
             if handle is not None:
                 handle.close()
-        report_at_end(self.run_dir.path, self.console)
+        if self.is_built:
+            report_at_end(self.run_dir.path, self.console)
         self.event_loop.run_until_complete(self.event_loop.shutdown_asyncgens())  # what plugins keep open for this loop
         self.event_loop.close()
 
@@ -366,7 +372,7 @@ class LocalRuntime:
 
     def roll_back_and_save(self) -> None:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
-        self._forget_later_metrics()
+        self.forget_later_metrics()
         if self.trainer is not None:
             self._boundary.restore_random_states()
         self.save()
@@ -375,22 +381,9 @@ class LocalRuntime:
             saved = f"; saved {self.run_dir.checkpoints / f'step_{self.saved_at}'}; go on with --load auto"
         self.console.info(f"interrupted after {self.rollout_id} of {self.num_rollout} rollouts{saved}")
 
-    def _forget_later_metrics(self) -> None:
+    def forget_later_metrics(self) -> None:
+        """Remove from the run folder what was logged beyond the step boundary."""
         self.tracker.truncate_after(self.rollout_id - 1, keep_evaluation=self.evaluated_at == self.rollout_id)
-
-    def _take_over(self, resume: ResumePoint | None) -> None:
-        """Go on from the checkpoint, or start anew; what the folder holds of later steps belongs to neither."""
-        if resume is not None:
-            restore(self, resume)
-            self.console.start_scores(self.first_scores)
-            if resume.path.parent.resolve() == self.run_dir.checkpoints.resolve():
-                self.saved_at = self.rollout_id
-        if self.run_dir.continued:
-            self._forget_later_metrics()
-        if self.trainer is not None:
-            for path in set_aside_later(self.run_dir.checkpoints, self.rollout_id):
-                self.console.warn(f"a checkpoint of a later step is not of this course: moved to {path}")
-        self._boundary = Boundary.of(self)
 
     def _log(self, namespace: str, metrics: dict[str, float], *, to_file: bool = True) -> None:
         self._step.metrics |= {f"{namespace}/{key}": value for key, value in metrics.items()}

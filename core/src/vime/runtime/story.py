@@ -35,10 +35,10 @@ def header_rows(config: RunConfig, plugins: PluginManager, run_folder: Path, res
 def summary_rows(
     *, first_scores: dict[str, float], last_scores: dict[str, float], checkpoint: Path | None, run_folder: Path, seconds: float
 ) -> dict[str, str]:
-    """The scores, before and after where the run trained, and where everything is."""
+    """The scores, before and after where there was more than one evaluation, and where everything is."""
     rows: dict[str, str] = {}
     for name, score in last_scores.items():
-        first = first_scores.get(name)
+        first = first_scores.get(name) if first_scores != last_scores else None
         rows[name] = f"{score:.3f}" if first is None else f"{first:.3f} -> {score:.3f}  ({score - first:+.3f})"
     if checkpoint is not None:
         rows["checkpoint"] = str(checkpoint)

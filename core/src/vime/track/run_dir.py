@@ -97,6 +97,11 @@ class RunDir:
         """plugins.lock.json: the plugins of the run, with distributions, versions and settings."""
         _write(self.path / "plugins.lock.json", json.dumps(_masked(lock), indent=2, sort_keys=True) + "\n")
 
+    def write_record(self, resolved: Any, lock: Mapping[str, Any]) -> None:
+        """What is run, for whoever repeats it: config.yaml and plugins.lock.json."""
+        self.write_config(resolved)
+        self.write_lock(lock)
+
 
 def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in ("config.yaml", "metrics.jsonl", "plugins.lock.json", "checkpoints"))

@@ -111,8 +111,8 @@ class Job:
     def log(self) -> Path:
         return self.folder / "log.txt"
 
-    def start(self, *flags: str) -> int:
-        return self.warm.fork([*self.flags, "--run-dir", "run", *flags], self.folder, self.log)
+    def start(self, *flags: str, save_interval: int = 1) -> int:
+        return self.warm.fork([*self.flags, "--run-dir", "run", "--save-interval", str(save_interval), *flags], self.folder, self.log)
 
     def finish(self, *flags: str) -> None:
         self.start(*flags)
@@ -176,7 +176,7 @@ def flags(model_factory: Callable[[bool], Path], sums: Path) -> list[str]:
         *("--rollout-max-response-len", "6", "--num-rollout", str(ROLLOUTS), "--rollout-shuffle", "--partial-rollout", "--use-tis"),
         *("--num-steps-per-rollout", "2", "--lr", "1e-3", "--lr-decay-style", "cosine", "--lr-warmup-iters", "4"),
         *("--use-kl-loss", "--kl-loss-coef", "0.1", "--eval-prompt-data", "few", f"{sums}@[:8]", "--eval-interval", "5"),
-        *("--save-interval", "1", "--keep-checkpoints", "2"),
+        *("--keep-checkpoints", "2"),
     ]
 
 
@@ -255,7 +255,7 @@ def test_a_run_killed_at_twenty_two_moments_is_the_uninterrupted_one(uninterrupt
     assert last_step(job) < ROLLOUTS - 4, "some kills came after the last step: make the run longer"
     for signum in (signal.SIGINT, signal.SIGTERM):  # by the reward itself, between two rewards of one rollout
         (job.folder / "stop").write_text(str(int(signum)))
-        job.start("--load", "auto")
+        job.start("--load", "auto", save_interval=ROLLOUTS)  # so that only the interrupt saves
         assert job.warm.status() == 128 + signum, job.log.read_text()[-2000:]
     job.finish("--load", "auto")
     assert_equal(job, uninterrupted)

@@ -119,6 +119,9 @@ def entries_from_datasets(datasets: Any, where: str, defaults: Mapping[str, Any]
         if unquoted != "":
             raise ConfigError(f"{where}: the name {unquoted!r} is not text", hint="write names such as yes, no, on, null and 1.5 in quotes")
         entries = [{"name": str(name), **_mapping(entry or {}, f"{where}.{name}")} for name, entry in named.items()]
+        for name, entry in zip(named, entries, strict=True):
+            if entry["name"] != str(name):
+                raise ConfigError(f"{where}.{name}: it is named {entry['name']!r} inside", hint="leave out the name: its key is the name")
     elif isinstance(datasets, list):
         entries = [_mapping(entry, f"{where}[{index}]") for index, entry in enumerate(cast("list[Any]", datasets))]
     else:

@@ -87,7 +87,7 @@ def test_zero_and_false_are_values() -> None:
         ({"datasets": {}}, "eval.datasets names no dataset", "for example datasets: ["),
         ({"datasets": {"a": {"path": None}}}, "eval.datasets.a: no path", "each dataset has a name and a path"),
         ({"datasets": {True: {"path": "a"}}}, "eval.datasets: the name True is not text", "write names such as yes"),
-        ({"datasets": {"a": {"name": "b", "path": "a"}}}, "eval.datasets.a: it is named 'b' inside", "its key is the name"),
+        ({"datasets": {"a": {"name": "b", "path": "a"}}}, "eval.datasets.a: it is named 'b' inside", "leave out the name"),
         (
             {"datasets": {"a": {"path": "a", "top-p": 1.0, "top_p": 1.0}}},
             "eval.datasets.a: 'top_p' comes twice, in two spellings",

@@ -1,4 +1,4 @@
-"""Loss masks under the chat templates that the models ship, byte by byte, and against transformers' own masks.
+"""Loss masks of supervised rows under the chat templates that the models ship, byte by byte, and against transformers' own masks.
 
 The templates are those of trl's collection: as published, and in a version whose `{% generation %}` tags let
 transformers say by itself which tokens are the assistant's.

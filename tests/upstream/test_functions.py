@@ -220,7 +220,8 @@ def test_a_wrong_signature_is_one_line_and_a_hint(
     Path("data.jsonl").write_text('{"input": "1+1=", "label": "2"}')
     flag = "--" + flag.replace("_", "-")
     code = main(["train", *MODEL_AND_DATA, flag, f"./wrong.py:{name}", "--run-dir", "run"])
-    first, second = capsys.readouterr().err.splitlines()
+    *doubts, first, second = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("warning: ") for line in doubts)
     assert code == 2
     assert first == f"error: {flag} ./wrong.py:{name}: {message}"
     assert second.startswith("  hint: ")

@@ -181,7 +181,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(job: Job, vime: An
                 break
         process.send_signal(signum)
         rest = process.stderr.read()
-    assert process.returncode == code
+    assert process.returncode == code, rest
     if code != -9:
         assert "go on with --load auto" in rest
     result = vime(*job.flags, "--run-dir", "run", "--load", "auto", cwd=tmp_path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -47,13 +47,12 @@ class Interrupts:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is not None:
-            sys.stderr.write("\nstopped at once; the last checkpoint is the one to go on from\n")
-            sys.stderr.flush()
+            _say("\nstopped at once; the last checkpoint is the one to go on from\n")
             os._exit(128 + signum)
         self._signum = signum
         if not self._deferred:
             raise Interrupted(signum)
-        sys.stderr.write("\nstopping at the step boundary (once more to stop at once)\n")
+        _say("\nstopping at the step boundary (once more to stop at once)\n")
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
@@ -89,3 +88,9 @@ class Interrupts:
             coroutine.close()
             self.check()
             raise
+
+
+def _say(text: str) -> None:
+    """To stderr itself: a signal may come in the middle of a write to sys.stderr, which refuses a second one from its handler."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())

@@ -96,7 +96,18 @@ def write_samples(
     if as_json:
         for record in records:
             record["reward"] = _text(record["reward"])
-    schema = pyarrow.schema(
+    schema = _schema(pyarrow, as_json=as_json)
+    path = samples_path(directory, split, step)
+    directory.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".tmp")
+    parquet.write_table(pyarrow.Table.from_pylist(records, schema=schema), aside, compression="zstd")
+    aside.replace(path)
+    return path
+
+
+def _schema(pyarrow: Any, *, as_json: bool) -> Any:
+    """The columns; rewards are text where any of them is a dict."""
+    return pyarrow.schema(
         [
             ("step", pyarrow.int64()),
             ("group_index", pyarrow.int64()),
@@ -123,12 +134,6 @@ def write_samples(
             ("advantages", pyarrow.list_(pyarrow.float32())),
         ]
     )
-    path = samples_path(directory, split, step)
-    directory.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".tmp")
-    parquet.write_table(pyarrow.Table.from_pylist(records, schema=schema), aside, compression="zstd")
-    aside.replace(path)
-    return path
 
 
 def remove_after(directory: Path, step: int, *, keep_evaluation: bool = False) -> None:

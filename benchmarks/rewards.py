@@ -1,11 +1,13 @@
-"""What the reward `math` costs: rewards per second, and the time that it adds to a sample.
+"""What a reward costs: rewards per second, and the time that it adds to a sample, by where it runs, and of `math`.
 
     python benchmarks/rewards.py            prints the tables
     python benchmarks/rewards.py --write    and writes them to benchmarks/rewards.md
 
-Samples go through vime's scorer as in a run: resolver, error policy and checks included. Exact answers are decided in
-the calling thread; the others by math-verify in worker processes. On a machine that does other things as well the wall
-clock says little about them, so that processor time stands beside it: of this process, and of the workers.
+Samples go through vime's scorer as in a run: resolver, error policy and checks included. A custom_rm that returns a constant
+runs on the event loop (async), in worker processes (what a synchronous one gets) and in threads: what these cost is vime's
+own part. Of `math`, exact answers are decided in the calling thread, the others by math-verify in worker processes. On a
+machine that does other things as well the wall clock says little about them, so that processor time stands beside it: of
+this process, and of the workers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vime.api import Sample, Status
 from vime.config.run_config import RunConfig
@@ -88,10 +91,10 @@ class Row:
 
 
 class Bench:
-    """One scorer and its event loop. `plugin` None scores with a function that returns a constant: what is left is vime's own part."""
+    """One scorer and its event loop, with these settings."""
 
-    def __init__(self, plugin: str | None) -> None:
-        self.config = RunConfig(plugin=[plugin] if plugin else [], custom_rm_path=None if plugin else f"{__file__}:constant")
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.config = RunConfig(reward_workers=WORKERS, **settings)
         plugins = PluginManager.load(self.config)
         self.scorer = RewardScorer(self.config, plugins)
         self.runner = asyncio.Runner()
@@ -125,6 +128,20 @@ async def constant(args: object, sample: Sample) -> float:
     return 1.0
 
 
+def blocking(args: object, sample: Sample) -> float:
+    """The same, synchronous."""
+    return 1.0
+
+
+CASES: tuple[tuple[dict[str, Any], list[tuple[str, Callable[[int], tuple[str, str]]]]], ...] = (
+    ({"custom_rm_path": f"{__file__}:constant"}, [("async custom_rm", exact)]),
+    ({"custom_rm_path": f"{__file__}:blocking"}, [("custom_rm in a worker", exact)]),
+    ({"custom_rm_path": f"{__file__}:blocking", "reward_isolation": "thread"}, [("custom_rm in a thread", exact)]),
+    ({"plugin": ["math"]}, [("math, exact answers", exact), ("math, answers for math-verify", symbolic)]),
+)
+"""Settings, and what is scored under them. The first is what the others are compared with."""
+
+
 def workers_time() -> float:
     """Processor seconds of the processes below this one, read from /proc."""
     ticks, below = 0, {os.getpid()}
@@ -150,22 +167,18 @@ def table(rows: list[Row]) -> list[str]:
 
 def page(repetitions: int) -> str:
     rows: list[Row] = []
-    for plugin, cases in (
-        (None, [("a reward that does nothing", exact)]),
-        ("math", [("exact answers", exact), ("answers for math-verify", symbolic)]),
-    ):
-        bench = Bench(plugin)
+    for settings, cases in CASES:
+        bench = Bench(settings)
         try:
             for what, make in cases:
-                rows += [
-                    bench.measure(what, make, count, together, repetitions) for count, together in ((64, False), (64, True), (256, True))
-                ]
+                rows += [bench.measure(what, make, count, together, repetitions) for count, together in WAYS]
         finally:
             bench.close()
     machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
-    nothing, of_exact, of_symbolic = (row for row in rows if row.count == 256)
+    nothing, *others = (row for row in rows if row.count == 256)
+    added = (f"{1e6 * (row.own - nothing.own) / 256:,.0f} us by {row.what}" for row in others)
     lines = [
-        "# What the reward `math` costs",
+        "# What a reward costs",
         "",
         "Written by `python benchmarks/rewards.py --write`.",
         "",
@@ -175,8 +188,7 @@ def page(repetitions: int) -> str:
         "",
         *table(rows),
         "",
-        f"Added to a sample, in processor time of this process: {1e6 * (of_exact.own - nothing.own) / 256:,.0f} us for an exact answer, "
-        f"{1e6 * (of_symbolic.own - nothing.own) / 256:,.0f} us for one that goes to a worker.",
+        f"Added to a sample, in processor time of this process, over the async custom_rm: {', '.join(added)}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -97,7 +97,9 @@ class VllmWorker:
         from vime.data.dataset import load_dataset
         from vime.engine.vllm_options import engine_options, prepare_environment
         from vime.quickstart import quickstart_defaults
+        from vime.runtime.third_party import quiet_third_parties
 
+        quiet_third_parties()
         prepare_environment()
         import torch
         from vllm import LLM, SamplingParams

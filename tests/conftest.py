@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def clean_environment() -> dict[str, str]:
     """This process's environment without what would leak the development environment into a new one."""
     leaks = ("VIRTUAL_ENV", "PYTHON", "VIME_", "UV_PROJECT", "UV_RUN")
-    return {name: value for name, value in os.environ.items() if not name.startswith(leaks)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(leaks)}
+    return {"UV_SYSTEM_CERTS": "true"} | kept  # as the workspace says of itself: new environments are outside of it
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,15 @@ def our_plugin_modules() -> list[str]:
     return sorted({point.module for point in entry_points(group="vime.plugins") if point.module.split(".")[0] in ours})
 
 
-LIGHT = ["vime", "vime.cli.app", "vime.api", *modules_below("vime.plugins"), *modules_below("vime.testing"), *our_plugin_modules()]
+LIGHT = [
+    "vime",
+    "vime.cli.app",
+    "vime.api",
+    *modules_below("vime.plugins"),
+    *modules_below("vime.testing"),
+    *modules_below("vime.doctor"),
+    *our_plugin_modules(),
+]
 
 
 def loaded_by(module: str, *, path: Path | None = None) -> set[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 NUM_GPUS = 0
 
@@ -22,6 +23,9 @@ PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.to
 
 TEST_TOOLS = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.140", "jinja2>=3.1", "numpy>=1.26")
 """What the plugins' own tests import: jinja2 for chat templates, numpy for labels of its types."""
+
+COMPILED = {"UV_COMPILE_BYTECODE": "true"}
+"""As pip does it: else several processes at once compile what they import."""
 
 PYTEST_INI = """
 [pytest]
@@ -51,7 +55,7 @@ def installed(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -
     """The script folder of an environment that holds the wheels and what they require without extras."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     run(uv, "venv", venv, cwd=wheels)
-    run(uv, "pip", "install", "--python", venv, *sorted(wheels.glob("*.whl")), cwd=wheels)
+    run(uv, "pip", "install", "--python", venv, *sorted(wheels.glob("*.whl")), cwd=wheels, **COMPILED)
     return venv / "bin"
 
 
@@ -113,6 +117,64 @@ def test_plugin_show_describes_every_plugin(name: str, installed: Path) -> None:
     assert [setting["name"] for setting in shown["settings"] if not setting["doc"]] == [], "settings without a docstring"
 
 
+STANDS_ON = ("pluggy", "pydantic", "typer")
+"""What plugins, configuration and command line stand on: tried at both ends of the versions that the core allows."""
+
+
+def lowest_versions() -> dict[str, str]:
+    """The lowest allowed version of each, by name."""
+    project = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = dict(re.findall(rf"\b({'|'.join(STANDS_ON)})>=([\d.]+)", " ".join(project["dependencies"])))
+    assert set(bounds) == set(STANDS_ON)
+    return bounds
+
+
+@pytest.fixture(scope="module", params=["lowest", "newest"])
+def at_one_end(request: pytest.FixtureRequest, uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """ "lowest" or "newest", and the script folder of an environment of all wheels with these versions."""
+    venv = tmp_path_factory.mktemp(request.param) / "venv"
+    chosen = [f"{name}=={version}" for name, version in lowest_versions().items()] if request.param == "lowest" else []
+    run(uv, "venv", venv, cwd=wheels)
+    run(uv, "pip", "install", "--python", venv, *sorted(wheels.glob("*.whl")), *chosen, cwd=wheels, **COMPILED)
+    return request.param, venv / "bin"
+
+
+def test_both_ends_are_what_they_are_called(at_one_end: tuple[str, Path]) -> None:
+    end, scripts = at_one_end
+    listing = f"from importlib.metadata import version\nprint(*(version(name) for name in {STANDS_ON}))"
+    found = run(scripts / "python", "-c", listing, cwd=scripts).stdout.split()
+    lowest = [lowest_versions()[name] for name in STANDS_ON]
+    assert all(
+        (Version(have) == Version(low)) if end == "lowest" else (Version(have) >= Version(low))
+        for have, low in zip(found, lowest, strict=True)
+    )
+
+
+def test_every_plugin_loads_at_both_ends(at_one_end: tuple[str, Path], tmp_path: Path) -> None:
+    _, scripts = at_one_end
+    rows = json.loads(run(scripts / "vime", "plugin", "list", "--json", "--probe", cwd=tmp_path).stdout)
+    assert {row["name"] for row in rows} == set(declared_plugins())
+    assert {row["status"] for row in rows} == {"ok"}
+    for name in ("exact", "nonzero-std", "truncated", "freshest", "overlong"):
+        report = json.loads(run(scripts / "vime", "plugin", "check", name, "--json", cwd=tmp_path).stdout)
+        assert report["passed"]
+    assert (
+        "rollout_batch_size: 32" in run(scripts / "vime", "config", "show", "--model", "m", "--prompt-data", "d.jsonl", cwd=tmp_path).stdout
+    )
+
+
+@pytest.mark.parametrize("at_one_end", ["lowest"], indirect=True)  # with the newest they run in the workspace anyway
+@pytest.mark.parametrize("part", ["config", "plugins", "cli"])
+def test_the_tests_of_the_core_pass_at_the_lowest_end(part: str, at_one_end: tuple[str, Path], pytest_tools: Path, tmp_path: Path) -> None:
+    _, scripts = at_one_end
+    shutil.copytree(ROOT / "core" / "tests" / part, tmp_path / "tests" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pytest.ini").write_text(
+        PYTEST_INI.replace("error\n", "\n    error\n    ignore::DeprecationWarning:typer\n    ignore::DeprecationWarning:click\n", 1)
+    )
+    done = run(scripts / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=tmp_path, PYTHONPATH=str(pytest_tools))
+    assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout
+
+
 @pytest.fixture(scope="module")
 def alone(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The script folder of an environment that holds vime and the wheel of one distribution, made when it is first asked for."""
@@ -124,7 +186,7 @@ def alone(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
             chosen = [wheel for name in ("vime", distribution.replace("-", "_")) for wheel in wheels.glob(f"{name}-[0-9]*.whl")]
             assert len(chosen) == 2
             run(uv, "venv", venv, cwd=wheels)
-            run(uv, "pip", "install", "--python", venv, *chosen, cwd=wheels)
+            run(uv, "pip", "install", "--python", venv, *chosen, cwd=wheels, **COMPILED)
             made[distribution] = venv / "bin"
         return made[distribution]
 
@@ -147,15 +209,41 @@ def test_every_plugin_passes_its_checks_alone_from_its_wheel(name: str, alone: C
     assert hooks or name in NEEDS_A_SERVICE, "no hook was checked"
 
 
+FIRST_OF_EACH = """
+from collections import Counter
+
+
+def pytest_collection_modifyitems(items):
+    seen = Counter()
+    for item in list(items):
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] > 3:
+            items.remove(item)
+"""
+"""Of a test with a table of inputs, the first rows: what is asked here is whether the wheel has all that it needs."""
+
+
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda folder: folder.name)
 def test_the_own_tests_of_a_plugin_pass_beside_its_wheel(folder: Path, installed: Path, pytest_tools: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pytest.ini").write_text(PYTEST_INI)
-    done = run(installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=tmp_path, PYTHONPATH=str(pytest_tools))
+    (tmp_path / "first_of_each.py").write_text(FIRST_OF_EACH)
+    found = {"PYTHONPATH": f"{pytest_tools}{os.pathsep}{tmp_path}"}
+    done = run(installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "first_of_each", "tests", cwd=tmp_path, **found)
     lines = done.stdout.splitlines()
     assert re.fullmatch(r"\d+ passed(, \d+ skipped)? in .*", lines[-1]), f"something was not run\n{done.stdout}"
     skipped = [line for line in lines if line.startswith("SKIPPED") and "testing/contracts.py" not in line]
     assert skipped == [], "only checks of the kit that are not for a plugin may be left out"
+
+
+def test_the_cookbook_installs_as_its_page_says(uv: str, wheels: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    run(uv, "venv", venv, cwd=tmp_path)
+    run(uv, "pip", "install", "--python", venv, *wheels.glob("vime-[0-9]*.whl"), "./examples/cookbook", cwd=ROOT)
+    rows = json.loads(run(venv / "bin" / "vime", "plugin", "list", "--json", cwd=tmp_path).stdout)
+    assert len(rows) == 10 and {row["distribution"] for row in rows} == {"vime-cookbook"}
+    assert json.loads(run(venv / "bin" / "vime", "plugin", "check", "pass-rate", "--json", cwd=tmp_path).stdout)["passed"]
 
 
 def test_training_without_the_extra_names_the_extra(installed: Path, tmp_path: Path) -> None:

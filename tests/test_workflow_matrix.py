@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,14 @@ def changed_tests(monkeypatch: pytest.MonkeyPatch) -> Any:
     import changed_tests  # pyright: ignore[reportMissingImports]
 
     return changed_tests
+
+
+@pytest.fixture
+def changed_plugins(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(WORKFLOWS)
+    import changed_plugins  # pyright: ignore[reportMissingImports]
+
+    return changed_plugins
 
 
 def workflow() -> dict[str, Any]:
@@ -132,11 +141,123 @@ def test_changed_tests_are_selected_with_their_gpus(changed_tests: Any, tmp_path
     assert changed_tests.select("", tmp_path) == []
 
 
+def test_it_is_the_new_name_that_counts(changed_tests: Any, tmp_path: Path) -> None:
+    make_tree(tmp_path, {"tests/test_copy.py": "NUM_GPUS = 0\n"})
+    for before in ("tests/test_a.py", "tests/helper.py"):
+        selected = changed_tests.select(f"C100\t{before}\ttests/test_copy.py\n", tmp_path)
+        assert selected == [{"test_file": "tests/test_copy.py", "num_gpus": 0}]
+    assert changed_tests.select("R100\ttests/test_a.py\ttests/helper.py\n", tmp_path) == []
+
+
+# A real diff, as git writes it
+
+
+def test_the_selection_on_a_diff_of_git(tmp_path: Path) -> None:
+    """Added, modified, renamed and deleted files of a real repository, through the script as the job calls it."""
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+        return subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    body = "".join(f"def test_{number}() -> None:\n    assert {number} == {number}\n" for number in range(20))
+    tree = {"tests/test_kept.py": "NUM_GPUS = 1\n", "tests/test_old.py": f"NUM_GPUS = 2\n{body}", "tests/test_gone.py": "NUM_GPUS = 0\n"}
+    make_tree(tmp_path, tree)
+    shutil.copytree(WORKFLOWS, tmp_path / ".github" / "workflows", ignore=shutil.ignore_patterns("__pycache__"))
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "before")
+    git("mv", "tests/test_old.py", "tests/test_renamed.py")
+    git("rm", "-q", "tests/test_gone.py")
+    make_tree(tmp_path, {"tests/test_kept.py": "NUM_GPUS = 4\n", "tests/test_new.py": "x = 1\n", "plugins/p/src/p.py": ""})
+    git("add", "-A")
+    git("commit", "-qm", "after")
+    diff = git("diff", "--name-status", "HEAD~1...HEAD")
+    script = tmp_path / ".github" / "workflows" / "changed_tests.py"
+    done = subprocess.run([sys.executable, str(script)], input=diff, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        {"test_file": "tests/test_kept.py", "num_gpus": 4},
+        {"test_file": "tests/test_new.py", "num_gpus": 8},
+        {"test_file": "tests/test_renamed.py", "num_gpus": 2},
+    ]
+
+
 def test_run_ci_changed_uses_that_selection() -> None:
     jobs = workflow()["jobs"]
     scripts = [step.get("run", "") for step in jobs["run-ci-changed"]["steps"]]
     assert any("git diff --name-status" in script and ".github/workflows/changed_tests.py" in script for script in scripts)
     assert "run-ci-changed" in jobs["run-ci-changed-test"]["needs"]
+
+
+# Plugins
+
+
+def plugin_tree(root: Path) -> Path:
+    entry = '[project]\nname = "{0}"\n[project.entry-points."vime.plugins"]\n{1}\n'
+    return make_tree(
+        root,
+        {
+            "plugins/vime-rm-a/pyproject.toml": entry.format("vime-rm-a", 'b = "m"\na = "m"'),
+            "plugins/vime-filter-c/pyproject.toml": entry.format("vime-filter-c", 'c = "m"'),
+        },
+    )
+
+
+A, C = {"plugin": "vime-rm-a", "names": "a or b"}, {"plugin": "vime-filter-c", "names": "c"}
+
+
+@pytest.mark.parametrize(
+    ("diff", "expected"),
+    [
+        ("M\tplugins/vime-rm-a/src/a.py", [A]),
+        ("A\tplugins/vime-filter-c/tests/test_c.py", [C]),
+        ("D\tplugins/vime-rm-a/README.md", [A]),
+        ("R090\tplugins/vime-rm-a/src/a.py\tplugins/vime-filter-c/src/a.py", [C, A]),
+        ("D\tplugins/vime-rm-gone/pyproject.toml", []),
+        ("M\tplugins/README.md\nM\tdocs/plugins/testing.md\nM\tcore/src/vime/loop.py\nM\ttests/test_x.py", []),
+        ("M\tcore/src/vime/plugins/hookspecs.py", [C, A]),
+        ("M\tcore/src/vime/testing/checks/base.py", [C, A]),
+        ("M\tcore/src/vime/sample.py", [C, A]),
+        ("", []),
+    ],
+)
+def test_a_change_of_a_plugin_runs_that_plugin(changed_plugins: Any, tmp_path: Path, diff: str, expected: list[dict[str, str]]) -> None:
+    assert changed_plugins.select(diff, plugin_tree(tmp_path)) == expected
+
+
+def test_every_plugin_of_the_tree_can_be_selected(changed_plugins: Any) -> None:
+    folders = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+    assert [row["plugin"] for row in changed_plugins.select("M\tcore/src/vime/api.py", ROOT)] == folders
+    assert all((ROOT / path).exists() for path in changed_plugins.GROUND)
+
+
+def test_plugin_changed_runs_the_tests_of_the_plugin_and_the_contract_kit() -> None:
+    jobs = workflow()["jobs"]
+    selects = [step.get("run", "") for step in jobs["plugin-changed"]["steps"]]
+    assert any("git diff --name-status" in script and ".github/workflows/changed_plugins.py" in script for script in selects)
+    assert jobs["plugin-changed-test"]["needs"] == "plugin-changed"
+    runs = "\n".join(step.get("run", "") for step in jobs["plugin-changed-test"]["steps"])
+    assert 'pytest "plugins/$PLUGIN" tests/plugin_contracts/test_own_plugins.py' in runs
+    (kit,) = [line for line in runs.splitlines() if "passes_its_checks_alone" in line]
+    assert "def test_every_plugin_passes_its_checks_alone_from_its_wheel" in (ROOT / "tests" / "test_wheels.py").read_text()
+    assert kit.startswith("uv run pytest tests/test_wheels.py -k ")
+
+
+# What else runs on every change
+
+
+def test_the_site_is_built_and_the_wheels_are_tried_on_every_change() -> None:
+    jobs = workflow()["jobs"]
+    runs = [step.get("run", "") for step in jobs["docs"]["steps"]]
+    assert "uv run mkdocs build --strict" in runs
+    generators = sorted(path.name for path in (ROOT / "docs").glob("generate_*.py"))
+    assert [f"uv run python docs/{name} --check" in runs for name in generators] == [True] * len(generators)
+    assert "tests/test_wheels.py" in rows("cpu-unittest"), "it installs the wheels alone, together, and with the lowest and newest versions"
+
+
+def test_no_job_runs_for_ever_and_none_may_write() -> None:
+    content = workflow()
+    assert content["permissions"] == {"contents": "read"}
+    assert [name for name, job in content["jobs"].items() if "timeout-minutes" not in job] == []
 
 
 if __name__ == "__main__":

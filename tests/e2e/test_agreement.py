@@ -75,7 +75,7 @@ def test_log_probs_agree_on_the_first_step_after_each_sync(served: Served, stage
     config = served.config(zero_stage=stage, lora_rank=rank, lr=3e-2 if rank else 3e-3)
     trainer = DeepSpeedTrainer(config, served.model)
     try:
-        sync = WeightSync(config, trainer, served.engine)
+        sync = WeightSync(config, trainer, served.engine, lambda version: served.engine.update_weights(trainer.named_weights(), version))
         differences: list[float] = []
         for _ in range(3):
             sync.sync()

@@ -41,7 +41,7 @@ def test_the_main_job_learns_and_says_so(vime: Any, tmp_path: Path) -> None:
 
 def undocumented(names: set[str]) -> set[str]:
     """The names of metrics that the documentation does not have."""
-    spec = importlib.util.spec_from_file_location("test_docs", Path(__file__).parents[1] / "test_docs.py")
+    spec = importlib.util.spec_from_file_location("test_metrics_page", Path(__file__).parents[1] / "test_metrics_page.py")
     assert spec is not None and spec.loader is not None
     docs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(docs)

@@ -48,7 +48,12 @@ def pair(request: pytest.FixtureRequest, model_factory: Callable[[bool], Path]) 
     )
     trainer = DeepSpeedTrainer(config, model)
     engine = LocalEngine(config, model, dtype="float32", deterministic=False, concurrency=64)
-    yield Pair(config, trainer, engine, WeightSync(config, trainer, engine))
+    yield Pair(
+        config,
+        trainer,
+        engine,
+        WeightSync(config, trainer, engine, lambda version: engine.update_weights(trainer.named_weights(), version)),
+    )
     engine.close()
     trainer.close()
 

@@ -12,22 +12,26 @@ from typing import TYPE_CHECKING
 
 from vime.errors import EXIT_FAILED, ConfigError
 from vime.runtime.interrupts import Interrupted, Interrupts
-from vime.runtime.local import LocalRuntime
 from vime.runtime.models import ModelSwitch, in_one_engine
+from vime.runtime.run import Run
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
     from vime.runtime.evaluation import Evaluation
     from vime.runtime.models import Model
+    from vime.runtime.placement import Placement
 
 
-def train(resolved: Resolved) -> int:
-    """Run training as configured and return the exit code. Raises VimeError for what the command line reports."""
+def train(resolved: Resolved, placement: Placement | None = None) -> int:
+    """Run training as configured and return the exit code. Raises VimeError for what the command line reports.
+
+    `placement` takes the place of the one that `--runtime` names.
+    """
     if resolved.config.num_rollout == 0:
         return evaluate(resolved)
     with Interrupts() as interrupts:
         try:
-            with LocalRuntime.start(resolved, interrupts) as run:
+            with Run.start(resolved, interrupts, placement=placement) as run:
                 try:
                     with interrupts.deferred():
                         training_loop(run)
@@ -41,8 +45,11 @@ def train(resolved: Resolved) -> int:
     return 0
 
 
-def training_loop(run: LocalRuntime) -> None:
-    """Rollout, train, sync, and now and then evaluate and save, until the last rollout."""
+def training_loop(run: Run) -> None:
+    """Rollout, train, sync, and now and then evaluate and save, until the last rollout.
+
+    The next rollout may run beside the training (`--pipeline async`); then it ends before the weights change.
+    """
     run.sync_weights()
     run.evaluate_if_due()
     while run.rollouts_left:
@@ -51,6 +58,8 @@ def training_loop(run: LocalRuntime) -> None:
                 groups = run.rollout()
             with step.timed("train"):
                 run.train(groups)
+            with step.timed("rollout"):
+                run.finish_next_rollout()
             with step.timed("sync"):
                 run.sync_weights()
         run.evaluate_if_due()
@@ -64,7 +73,7 @@ def evaluate(resolved: Resolved, done: Callable[[Evaluation], None] = lambda _: 
         raise ConfigError("there is nothing to evaluate", hint="name the data: --eval-prompt-data NAME FILE, or --eval-config FILE.yaml")
     with Interrupts() as interrupts:
         try:
-            with LocalRuntime.start(resolved, interrupts, train=False) as run:
+            with Run.start(resolved, interrupts, train=False) as run:
                 with interrupts.deferred():
                     evaluation = run.evaluate()
                 run.finish()
@@ -84,7 +93,7 @@ def evaluate_each(resolved: Resolved, models: Sequence[Model], done: Callable[[M
         try:
             for alike in in_one_engine(models):
                 config = resolved.config.model_copy(update={"hf_checkpoint": str(alike[0].path)})
-                with LocalRuntime.start(replace(resolved, config=config), interrupts, train=False, run_dir=run_dir) as run:
+                with Run.start(replace(resolved, config=config), interrupts, train=False, run_dir=run_dir) as run:
                     run_dir, switch = run.run_dir, ModelSwitch(run)
                     with interrupts.deferred():
                         for model in alike:

@@ -50,3 +50,5 @@ class Generation:
     text: str
     finish_reason: str
     weight_version: int
+    began_at: float | None = None
+    """When the engine began with the request, as time.monotonic() reads here; None where it does not say (only --trace-step asks)."""

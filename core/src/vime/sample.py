@@ -13,6 +13,10 @@ from vime.errors import ContractError
 
 SCORED = "_scored"
 """Attribute of samples whose reward is final. It travels with them through buffers and checkpoints."""
+KEPT = "_kept"
+"""Attribute of samples out of a checkpoint whose group the filters have kept: they do not judge it again."""
+VERDICTS = "_verdicts"
+"""Attribute of samples with what hooks said of them, in order: see `note_verdict`. It travels as SCORED does."""
 TOTAL = "total"
 """Key of the sum in dict rewards of several parts, which counts where no reward key is configured."""
 
@@ -153,6 +157,8 @@ class Sample:
         self.non_generation_time = 0.0
         self.remove_sample = False
         vars(self).pop(SCORED, None)
+        vars(self).pop(KEPT, None)
+        vars(self).pop(VERDICTS, None)
         self.status = Status.PENDING
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,6 +179,12 @@ class Sample:
             if key not in known:
                 setattr(sample, key, value)
         return sample
+
+
+def note_verdict(samples: Iterable[Sample], hook: str, plugin: str, verdict: str) -> None:
+    """Record in each sample what the hook of this plugin made of it, for the sample files."""
+    for sample in samples:
+        vars(sample).setdefault(VERDICTS, []).append({"hook": hook, "plugin": plugin, "verdict": verdict})
 
 
 def rollouts(group: Iterable[Sample]) -> list[list[Sample]]:

@@ -22,8 +22,8 @@ from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, ConfigError
 from vime.plugins.manager import PluginManager
 from vime.runtime.evaluation import Evaluation
-from vime.runtime.local import LocalRuntime
 from vime.runtime.models import find_models, in_one_engine
+from vime.runtime.run import Run
 from vime.track.console import Console
 from vime.train.checkpoint import save_checkpoint
 
@@ -145,7 +145,7 @@ def test_too_few_answers_end_vime_eval_with_exit_code_1(run: Path, is_short: boo
 
         def finish(self) -> None: ...
 
-    monkeypatch.setattr(LocalRuntime, "start", lambda *_, **__: contextlib.nullcontext(Evaluates()))
+    monkeypatch.setattr(Run, "start", lambda *_, **__: contextlib.nullcontext(Evaluates()))
     resolved = Resolved(RunConfig(eval_datasets=[EvalDatasetConfig(name="a", path="a.jsonl")]), {})
     seen: list[Evaluation] = []
     assert loop.evaluate(resolved, seen.append) == code

@@ -53,6 +53,14 @@ def test_the_line_of_vime_that_called(capsys: Captured) -> None:
     assert ", called from vime/config/kinds.py:" in capsys.readouterr().err
 
 
+def test_an_error_of_another_process_names_the_place_there_alone(capsys: Captured) -> None:
+    error = ValueError("my loss is broken")
+    error.add_note("raised at plugins/loss.py:5 in loss")
+    assert report(raised(error)) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ValueError: my loss is broken\n  note: raised at plugins/loss.py:5 in loss\n")
+
+
 def test_the_traceback(capsys: Captured) -> None:
     assert report(raised(ValueError("x")), with_traceback=True) == 1
     shown = capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vime.config import extras
 from vime.config.inputs import find_model
 from vime.config.load import Resolved, dump_config, load_config
 from vime.errors import CheckpointError, ConfigError, VimeError
@@ -72,6 +73,34 @@ def test_a_reference_model_has_the_vocabulary_and_shape_of_the_policy(model_fold
         error = refusal(given)
         assert error.message.endswith(f"its {key} is {value}, the policy's is {policy[key]}") and "--ref-load" in error.message
         assert error.hint and "--hf-checkpoint" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, ": no such file"), ("{broken", " cannot be read: "), ("[1, 2]", " holds a list")],
+)
+def test_a_deepspeed_config_is_read_before_anything_is_started(
+    model_folder: Path, prompt_file: Path, tmp_path: Path, content: str | None, message: str
+) -> None:
+    file = tmp_path / "deepspeed.json"
+    if content is not None:
+        file.write_text(content)
+    error = refusal({"hf_checkpoint": model_folder, "prompt_data": prompt_file, "deepspeed_config": file})
+    assert error.message.startswith(f"--deepspeed-config {file}{message}")
+    file.write_text('{"zero_optimization": {}}')
+    load({"hf_checkpoint": model_folder, "prompt_data": prompt_file, "deepspeed_config": file})
+
+
+def test_an_engine_of_several_devices_gets_a_part_of_the_heads_each(
+    model_folder: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: object())
+    (model_folder / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 6}')
+    given = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "runtime": "ray"}
+    load(given | {"engine_tp": "3"})
+    error = refusal(given | {"engine_tp": "4"})
+    assert error.message == f"--engine-tp 4 does not divide the 6 attention heads of {model_folder}"
+    assert error.hint == "possible sizes are 1, 2, 3, 6"
 
 
 def test_a_model_of_the_local_cache(model_folder: Path, tmp_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,27 +187,9 @@ def test_only_one_of_model_and_data(model_folder: Path, prompt_file: Path) -> No
     assert refusal({"hf_checkpoint": model_folder, "num_rollout": "0"}).message == "nothing to evaluate on"
 
 
-@pytest.mark.parametrize(
-    ("asked", "flag"),
-    [
-        ({"runtime": "ray"}, "--runtime ray"),
-        ({"pipeline": "async"}, "--pipeline async"),
-        ({"runtime": "ray", "pipeline": "async"}, "--runtime ray"),
-        ({"engines": "2"}, "--engines 2"),
-        ({"wandb": True}, "--wandb"),
-    ],
-)
-@pytest.mark.parametrize("purpose", ["train", "eval"])
-def test_what_this_version_cannot_do_is_refused(
-    model_folder: Path, prompt_file: Path, asked: dict[str, Any], flag: str, purpose: str
-) -> None:
-    flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "eval_prompt_data": ["held-out", str(prompt_file)], **asked}
-    assert refusal(flags, purpose=purpose).message == f"{flag} is not available yet"
-
-
-def test_defaults_of_what_is_not_there_yet_are_no_request(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+def test_the_configuration_that_a_run_writes_is_read_back(model_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
     flags = {"hf_checkpoint": model_folder, "prompt_data": prompt_file, "lambd": "1.0"}
-    written = tmp_path / "config.yaml"  # as a run writes it: every field with its value
+    written = tmp_path / "config.yaml"  # every field with its value
     written.write_text(dump_config(load(flags).config))
     assert load_config({}, written, {}).config.lambd == 1.0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vime.config.load import Resolved, dump_config, load_config
+from vime.config.load import Resolved, dump_config, load_config, plain_values
 from vime.config.run_config import RunConfig
 from vime.errors import ConfigError
 
@@ -42,6 +42,16 @@ def test_flags_go_over_the_file_and_the_file_over_defaults(yaml_file: Path) -> N
     origins = [resolved.origins[name] for name in ("lr", "rollout_batch_size", "eps_clip", "global_batch_size")]
     assert origins == ["flag --lr", f"file {yaml_file}", "default", "derived"]
     assert set(RunConfig.model_fields) <= set(resolved.origins)
+
+
+def test_the_defaults_of_a_pipeline_are_said_to_be_its_own() -> None:
+    for pipeline in ("async", "continuous"):
+        resolved = load({"pipeline": pipeline, "runtime": "ray"})
+        assert (resolved.config.use_tis, resolved.config.max_staleness) == (True, 1)
+        assert resolved.origins["use_tis"] == resolved.origins["max_staleness"] == f"default of --pipeline {pipeline}"
+        assert "use_tis" not in plain_values(resolved.config), "the file of a run does not fix what follows from another value"
+    resolved = load({"pipeline": "async", "runtime": "ray", "use_tis": False, "max_staleness": "2"})
+    assert (resolved.origins["use_tis"], resolved.origins["max_staleness"]) == ("flag --use-tis", "flag --max-staleness")
 
 
 def test_words_become_typed_values() -> None:
@@ -141,6 +151,18 @@ def test_set_goes_over_the_settings_of_the_file(yaml_file: Path) -> None:
     resolved = load({"set": ["math.timeout=1e-1", "format.tags=[a, b]", "math.note="]}, yaml_file)
     assert resolved.config.plugin_settings == {"math": {"timeout": 0.1, "strict": True, "note": None}, "format": {"tags": ["a", "b"]}}
     assert resolved.origins["plugin_settings"] == "flag --set"
+
+
+def test_a_secret_that_the_file_of_a_run_hides_is_given_again(yaml_file: Path) -> None:
+    yaml_file.write_text("plugin_settings: {judge: {api_key: '***'}}\n")
+    with pytest.raises(ConfigError, match=r"plugin_settings.judge.api_key is hidden in the file") as caught:
+        load_config({}, yaml_file, {}, check_files=False)
+    assert caught.value.hint == "give it again: --set judge.api_key=VALUE"
+    config = load_config({"set": ["judge.api_key=abc"]}, yaml_file, {}, check_files=False).config
+    assert config.plugin_settings == {"judge": {"api_key": "abc"}}
+    yaml_file.write_text("rm_url: https://***@host/score\n")
+    with pytest.raises(ConfigError, match="rm_url is hidden in the file"):
+        load_config({}, yaml_file, {}, check_files=False)
 
 
 def test_settings_of_a_plugin_are_one_however_it_is_spelt(yaml_file: Path) -> None:

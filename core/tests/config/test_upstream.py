@@ -9,7 +9,7 @@ import pytest
 from vime.config import upstream
 from vime.config.load import FIELDS
 from vime.config.names import ALIASES, NEGATIONS, flag_of
-from vime.config.upstream import replacement
+from vime.config.upstream import replacement, why_absent
 
 NUM_GPUS = 0
 
@@ -26,10 +26,17 @@ NUM_GPUS = 0
         ("moe_router_topk", "config.json"),
         ("hidden_size", "config.json"),
         ("custom_config_path", "--set"),
+        ("use_opd", "compute_advantages"),
+        ("freeze_params_name_list", "--lora-target-modules"),
     ],
 )
 def test_replacements(field: str, contains: str) -> None:
     assert contains in (replacement(field) or "")
+
+
+def test_a_flag_that_no_backend_owns_is_not_blamed_on_one() -> None:
+    assert why_absent("use_opd") == "it is a flag of slime that vime does not have"
+    assert "Megatron or SGLang" in why_absent("sglang_dtype")
 
 
 def test_other_names_have_none() -> None:
@@ -39,7 +46,7 @@ def test_other_names_have_none() -> None:
 def test_no_flag_of_ours_is_refused_and_every_flag_in_a_hint_exists() -> None:
     assert [name for name in (*FIELDS, *ALIASES, *NEGATIONS) if replacement(name)] == []
     ours = {flag_of(name) for name in FIELDS} | {"--set", "--no-vllm-enable-prefix-caching", "--help"}
-    hints = [*upstream._GROUPS, *upstream._SINGLE.values(), *upstream._PREFIXES.values()]
+    hints = [*upstream._GROUPS, *upstream._ABSENT, *upstream._SINGLE.values(), *upstream._PREFIXES.values()]
     named = {flag for hint in hints for flag in re.findall(r"--[a-z][a-z0-9-]*[a-z0-9](?![a-z0-9-]*\*)", hint)}
     assert named - ours == set()
 

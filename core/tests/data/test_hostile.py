@@ -27,7 +27,7 @@ def prompts(path: Path, **options: Any) -> list[Any]:
     [
         (b'{"input": "a"}\n\x00\x00\x00\x00\n', "line 2: it is not JSON"),
         (b'{"input": "a"}\n{"input": "\x00"}\n', "line 2: it is not JSON .Invalid control character"),
-        (gzip.compress(b'{"input": "a"}\n'), "line 1: it is not UTF-8"),
+        (gzip.compress(b'{"input": "a"}\n', mtime=0), "line 1: it is not UTF-8"),
         ('{"input": "a"}\n'.encode("utf-16"), "line 1: it is not UTF-8"),
         (b'{"input": "a"} {"input": "b"}\n', "line 1: it is not JSON .Extra data"),
         (b"{'input': 'a'}\n", "line 1: it is not JSON"),

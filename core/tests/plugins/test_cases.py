@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,7 @@ def test_case_k8_a_known_plugin_that_is_not_installed_has_its_pip_line(install, 
     assert caught.value.hint.startswith("pip install vime-rm-math")
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="a run without the extra is refused before its rewards are looked at")
 def test_case_k9_two_rewards_and_no_rm_type_are_a_conflict_that_names_both(install, refused):
     for name in ("first", "second"):
         install(f"vime-k9-{name}", plugins={name: f"zoo_k9_{name}"}, modules={f"zoo_k9_{name}.py": REWARD})

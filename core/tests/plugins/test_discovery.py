@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 
 import pytest
@@ -67,7 +68,11 @@ def test_entry_points_that_are_not_utf_8_are_read_all_the_same(install, site):
     assert error is not None and "distribution vime-latin 1.0: Python cannot read its entry_points.txt" in error.message
 
 
-def test_the_version_is_in_the_folders_name_too(install, site):
+@pytest.mark.parametrize("library", ["importlib.metadata", "importlib_metadata"])
+def test_the_version_is_in_the_folders_name_too(install, site, monkeypatch, library):
+    """Once a library has imported the second one, that finds what the first one is asked for."""
+    finders = [pytest.importorskip(library).MetadataPathFinder().find_distributions]
+    monkeypatch.setattr(importlib.metadata.Distribution, "_discover_resolvers", staticmethod(lambda: finders))
     install("vime-bare", version="2.5", plugins={"bare": "zoo_bare"}, modules={"zoo_bare.py": HOOK})
     (site / "vime_bare-2.5.dist-info" / "METADATA").unlink()
     (entry,) = discover().named("bare")

@@ -15,7 +15,7 @@ from vime.config.run_config import RunConfig
 from vime.errors import CheckpointError, PluginError
 from vime.plugins.discovery import vime_version
 from vime.plugins.lock import compare_locks, make_lock, require_same
-from vime.plugins.manager import PluginManager
+from vime.plugins.manager import PluginManager, load_reference
 from vime.train.checkpoint import save_checkpoint
 
 NUM_GPUS = 0
@@ -43,6 +43,40 @@ def test_the_lock_of_a_run(install):
         "plugins": [{"name": "p", "distribution": "vime-p", "version": "1.2", "target": "zoo_p:P", "settings": {"limit": 3.0}}],
         "paths": {"custom_rm_path": ["zoo_p.path_rm"]},
     }
+
+
+def test_no_secret_is_in_a_lock_and_another_one_makes_no_difference(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "from-the-environment")
+    lock = make_lock([plugin(api_key="first-secret", url="http://h/?k=from-the-environment")], {})
+    assert "first-secret" not in str(lock)
+    assert lock["plugins"][0]["settings"] == {"api_key": "***", "url": "http://h/?k=***"}
+    other = make_lock([plugin(api_key="second-secret", url="http://h/?k=from-the-environment")], {})
+    assert compare_locks(lock, other) == []
+    require_same(lock, other, "worker 1")
+
+
+def test_a_lock_that_tells_a_secret_is_compared_without_telling_it_again():
+    told = {**make_lock([plugin(limit=1)], {}), "plugins": [plugin(api_key="first-secret", limit=1)]}
+    assert compare_locks(told, make_lock([plugin(api_key="second-secret", limit=1)], {})) == []
+    (warning,) = compare_locks(told, make_lock([plugin(limit=1)], {}))
+    assert warning.endswith("setting api_key is None, in the checkpoint '***'")
+
+
+def test_a_secret_type_reaches_another_process_and_no_lock(install):
+    source = """
+        from pydantic import SecretStr
+        from vime.api import Settings, hookimpl
+        class P:
+            class Settings(Settings):
+                login: SecretStr
+            @hookimpl
+            def custom_rm(self, sample): return float(self.settings.login.get_secret_value() == "hush-hush-hush")
+    """
+    install("vime-p", version="1.2", plugins={"p": "zoo_secret:P"}, modules={"zoo_secret.py": source})
+    manager = PluginManager.load(RunConfig(plugin=["p"], plugin_settings={"p": {"login": "hush-hush-hush"}}))
+    assert "hush" not in str(manager.lock())
+    reference = manager.plugins[0].hooks["custom_rm"].reference
+    assert load_reference(reference).call(args=None, sample=None, samples=None) == 1.0
 
 
 def test_the_same_plugins_give_no_warning():
@@ -86,10 +120,25 @@ def test_names_are_compared_as_pep_503_does():
 def test_a_worker_must_have_exactly_the_drivers_plugins():
     lock = make_lock([plugin()], {})
     require_same(lock, copy.deepcopy(lock), "node 10.0.0.2")
-    with pytest.raises(PluginError, match=r"node 10\.0\.0\.2 does not have the driver's plugins: .*vime-math 2\.0"):
-        require_same(lock, make_lock([plugin(version="2.0")], {}), "node 10.0.0.2")
-    with pytest.raises(PluginError, match=r"vime is 0\.0\.0, and .* in the driver"):
-        require_same(lock, lock | {"vime": "0.0.0"}, "node 10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("here", "difference"),
+    [
+        (make_lock([plugin()], {}) | {"vime": "0.0.0"}, r"vime is 0\.0\.0, and .* in the driver"),
+        (make_lock([], {}), r"plugin 'math' \(vime-math 1\.0\) is missing"),
+        (make_lock([plugin(version="2.0")], {}), r"it has plugin 'math' \(vime-math 2\.0\), the driver plugin 'math' \(vime-math 1\.0\)"),
+        (
+            make_lock([plugin(timeout=9)], {}),
+            r"plugin 'math' \(vime-math 1\.0\) has settings \{'timeout': 9\} there, and \{\} in the driver",
+        ),
+        (make_lock([plugin(), plugin("sft")], {}), r"it has plugin 'math' .*, plugin 'sft' .*, the driver plugin 'math'"),
+        (make_lock([plugin()], {"custom_rm": ["a.b"]}), r"its path functions are \{'custom_rm': \['a\.b'\]\}, those of the driver \{\}"),
+    ],
+)
+def test_a_worker_with_other_plugins_is_refused_with_its_node_and_the_difference(here, difference):
+    with pytest.raises(PluginError, match=r"node 10\.0\.0\.2 does not have the driver's plugins: " + difference):
+        require_same(make_lock([plugin()], {}), here, "node 10.0.0.2")
 
 
 @pytest.mark.parametrize(

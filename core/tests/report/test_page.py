@@ -16,6 +16,8 @@ from vime.errors import ConfigError
 from vime.report.page import report_at_end, report_data, write_report
 from vime.report.runs import collect_curves, find_run, run_folders, totals
 from vime.report.samples import clipped, groups_by_interest, reward_number, sample_files, shown_samples, spread_files, token_detail
+from vime.sample import Sample, note_verdict
+from vime.track.samples import write_samples
 
 pytest.importorskip("pyarrow")
 
@@ -250,6 +252,16 @@ def test_the_plotting_library_is_what_it_says():
     for name, digest in module.SHA256.items():
         assert hashlib.sha256((module.ASSETS / name).read_bytes()).hexdigest() == digest, name
     assert f"(v{module.VERSION})" in (module.ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")[:100]
+
+
+def test_a_sample_says_what_each_hook_made_of_it(tmp_path):
+    samples = [Sample(group_index=0, index=0, prompt="p", response="r", reward=1.0), Sample(group_index=0, index=1, prompt="p", reward=0.0)]
+    note_verdict(samples[:1], "custom_rm", "math", "1")
+    note_verdict(samples[:1], "dynamic_sampling_filter", "nonzero-std", "drop: zero_std")
+    write_samples(tmp_path / "samples", 0, "train", [samples])
+    (group,) = shown_samples(tmp_path, 100_000, None).groups
+    assert group["samples"][0]["hooks"] == "math (custom_rm): 1; nonzero-std (dynamic_sampling_filter): drop: zero_std"
+    assert "hooks" not in group["samples"][1]
 
 
 if __name__ == "__main__":

@@ -136,8 +136,8 @@ def test_groups_older_than_max_staleness_are_dropped_and_counted(tmp_path):
     groups = [_of_versions(group, *pair) for group, pair in zip(source.get_samples(5), versions, strict=True)]
     source.add_samples(groups)
     source.weight_version = 5
-    assert source.get_samples(2) == [groups[1], groups[3]]  # by their newest tokens; a pending group has no age
-    assert source.take_metrics()["samples_stale"] == 4 and source.take_metrics()["samples_stale"] == 0
+    assert source.get_samples(1) == [groups[3]]  # by the newest tokens of the sample that is furthest behind; a pending group has no age
+    assert source.take_metrics()["samples_stale"] == 6 and source.take_metrics()["samples_stale"] == 0
     source.weight_version = 6
     assert _labels(source.get_samples(1)) == [0] and source.take_metrics()["samples_stale"] == 2
     assert source.buffer == []

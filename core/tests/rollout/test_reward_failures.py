@@ -31,8 +31,9 @@ def test_the_first_failure_of_each_kind_is_told_once() -> None:
     assert "(ValueError) for sample 4 (group 1): a b;" in second
     failures.add("judge", KeyError("again"), sample, evaluation=True)
     assert failures.take_notices() == []
-    assert failures.take_counts() == {"reward_errors/judge/KeyError": 3.0, "reward_errors/judge/ValueError": 1.0}
+    assert failures.take_counts() == {"reward_errors/judge/KeyError": 2.0, "reward_errors/judge/ValueError": 1.0}
     assert failures.take_counts() == {}
+    assert failures.take_counts(evaluation=True) == {"reward_errors/judge/KeyError": 1.0}
 
 
 def test_a_rollout_that_gives_up_names_the_reward_and_not_a_filter(setup_run: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from vime.plugins.manager import PluginManager
 from vime.runtime.checkpoints import Boundary
+from vime.runtime.pipeline import Position
 
 NUM_GPUS = 0
 
@@ -19,7 +20,13 @@ numpy = pytest.importorskip("numpy")
 
 def test_an_interrupted_step_gives_back_the_random_numbers_that_it_drew() -> None:
     run: Any = SimpleNamespace(
-        rollout_id=3, num_rollout=5, source=None, plugins=PluginManager(), evaluated_at=None, first_scores={}, last_scores={}
+        rollout_id=3,
+        num_rollout=5,
+        plugins=PluginManager(),
+        pipeline=SimpleNamespace(position=lambda: Position(None, {})),
+        evaluated_at=None,
+        first_scores={},
+        last_scores={},
     )
 
     def draw() -> list[float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from typing import Any
 
 import pytest
 
@@ -143,10 +144,11 @@ def test_weights_versions_sleep_and_stats():
     engine.update_weights(iter([("w", 1)]), 3)
     assert engine.weights == {"w": 1} and run(engine, "x").weight_version == 3
     assert engine.stats()["generated_tokens"] == 3 and engine.stats()["generated_tokens"] == 0
-    engine.sleep()
-    with pytest.raises(EngineError, match="asleep"):
-        run(engine, "x")
-    engine.wake()
+    for wake in (lambda: run(engine, "x"), lambda: engine.score([[4, 5]]), lambda: engine.update_weights([], 4)):
+        engine.sleep()
+        assert engine.asleep
+        wake()
+        assert not engine.asleep
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         run(engine, "x")
@@ -193,6 +195,23 @@ def test_the_tokenizer_round_trips_and_renders_chatml():
     token_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert tokenizer.decode(token_ids) == rendered
     assert tokenizer.decode(token_ids, skip_special_tokens=True) == "user\nhi\nassistant\n"
+
+
+def test_requests_end_or_go_on_with_new_weights() -> None:
+    async def run(keep_requests: bool) -> list[Any]:
+        engine = FakeEngine(policy=lambda token_ids, params: [5] * 4, latency=0.2)
+        early = asyncio.ensure_future(engine.generate([9], {"max_new_tokens": 4}))
+        await asyncio.sleep(0.12)
+        late = asyncio.ensure_future(engine.generate([8], {"max_new_tokens": 4}))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(engine.update_weights, [], 3, keep_requests=keep_requests)
+        return list(await asyncio.gather(early, late))
+
+    early, late = asyncio.run(run(keep_requests=True))
+    assert (early.finish_reason, len(early.token_ids), early.weight_version) == ("length", 4, 0), "that of its oldest token"
+    assert (late.finish_reason, len(late.token_ids), late.weight_version) == ("length", 4, 3), "it had no token yet"
+    early, late = asyncio.run(run(keep_requests=False))
+    assert early.finish_reason == late.finish_reason == "abort" and 0 < len(early.token_ids) < 4 and late.token_ids == []
 
 
 if __name__ == "__main__":

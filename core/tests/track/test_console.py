@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vime.redact import Redactor
 from vime.track import console as console_module
 from vime.track.console import Console
 from vime.track.lines import evaluation_names, format_dropped, format_number, format_seconds, sparkline
@@ -257,6 +258,47 @@ def test_numbers(value, form, text):
 def test_dropped_counts():
     assert format_dropped({}) == format_dropped({"a": 0}) == ""
     assert format_dropped({"b": 1, "a": 1, "c": 5}) == "dropped 7 (c 5, a 1, b 1)"
+
+
+def test_a_phase_has_a_bar_on_a_terminal_and_counts_where_it_is_told():
+    file = io.StringIO()
+    console = Console(file=file, terminal=True, width=100)
+    with console.phase("evaluating") as show:
+        show(3, 8)
+    assert "3/8" in file.getvalue()
+    assert "evaluating ..." in file.getvalue()
+    with console.working("train"):
+        pass
+    assert "train" in file.getvalue()
+
+
+def test_nothing_moves_in_a_log():
+    file = io.StringIO()
+    console = Console(file=file, terminal=False)
+    with console.phase("evaluating") as show:
+        show(3, 8)
+    with console.working("train"):
+        pass
+    assert [line.partition(":")[0] for line in file.getvalue().splitlines()] == ["evaluating ...", "evaluating"]
+    assert "\x1b" not in file.getvalue()
+
+
+def test_verbose_shows_every_metric_of_a_step():
+    file = io.StringIO()
+    console = Console(SimpleNamespace(verbose=True), file=file, terminal=False)
+    console.step(1, 2, {"rollout/raw_reward": 0.5, "rollout/groups_kept": 8, "train/grad_norm": 0.4531})
+    assert file.getvalue().splitlines()[1:] == ["  rollout  groups_kept 8  raw_reward 0.5", "  train    grad_norm 0.4531"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_no_line_tells_a_secret(terminal):
+    file = io.StringIO()
+    console = Console(hides=Redactor(["top-secret-1"]), file=file, terminal=terminal, width=100)
+    console.info("a top-secret-1")
+    console.warn("b top-secret-1")
+    console.header({"data": "http://host/?key=top-secret-1"})
+    assert "secret" not in file.getvalue()
+    assert file.getvalue().count("***") == 3
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vime.redact import Redactor
 from vime.rollout.runner import Rollout
 from vime.runtime.step import Step
 from vime.sample import Sample, Status
@@ -82,6 +83,20 @@ def test_latest_gathers_the_namespaces_of_a_step(tmp_path):
     tracker.log(1, "train", {"loss": 2.0})
     assert tracker.latest() == {"rollout/raw_reward": 0.5, "train/loss": 2.0}
     tracker.close()
+
+
+def test_no_text_of_a_sample_tells_a_secret(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    hides = Redactor(["top-secret-1"])
+    told = Sample(prompt="p", response="it is top-secret-1", tokens=[1, 2], response_length=1, metadata={"env": "top-secret-1"}, reward=1.0)
+    plain = Sample(prompt=[{"role": "user", "content": "top-secret-1"}], response="no", tokens=[1, 2], response_length=1, reward=0.0)
+    path = write_samples(tmp_path, 0, "train", [[told, plain]], text_of=lambda ids: ["x" for _ in ids], hides=hides)
+    rows = parquet.read_table(path).to_pylist()
+    assert [row["response"] for row in rows] == ["it is ***", "no"]
+    assert rows[0]["metadata"] == '{"env": "***"}'
+    assert rows[1]["prompt"] == '[{"role": "user", "content": "***"}]'
+    assert (rows[0]["token_texts"], rows[0]["response_tokens"], rows[1]["token_texts"]) == (None, None, ["x"])
+    assert told.response == "it is top-secret-1"
 
 
 # A resume
@@ -215,6 +230,7 @@ def test_kept_and_dropped_samples_in_one_table(tmp_path):
         "response_length": 1,
         "weight_versions": [3, 4],
         "metadata": None,
+        "verdicts": [],
         "response_tokens": [],
         "token_texts": None,
         "loss_mask": None,

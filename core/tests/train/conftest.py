@@ -70,7 +70,7 @@ def make_config():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_groups():
     """Groups of samples with random tokens and 0/1 rewards, at least one of each in a group."""
 

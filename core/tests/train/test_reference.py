@@ -18,7 +18,7 @@ class TinyModel(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = type("Config", (), {"vocab_size": 4})()
+        self.config = type("Config", (), {"vocab_size": 4, "_attn_implementation": "eager", "get_text_config": lambda self: self})()
         self.head = torch.nn.Linear(2, 4)
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
     ("key", "was", "now"), [("train_dtype", "bfloat16", "float32"), ("zero_stage", 2, 0), ("ranks", 4, 1)], ids=["dtype", "stage", "ranks"]
 )
 def test_the_state_of_another_setting_is_refused_by_name(make_config, make_trainer, tmp_path, key, was, now):
-    trainer = make_trainer(make_config())
+    trainer = make_trainer(make_config(zero_stage=2 if key == "ranks" else 0))
     trainer.save(tmp_path)
     for file in (tmp_path / "deepspeed").rglob("*.pt"):
         file.write_bytes(b"not a pickle: it must not be opened")

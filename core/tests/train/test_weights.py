@@ -22,7 +22,7 @@ class ModelEngine:
         self.updates = 0
         self.scored: list[int] = []
 
-    def update_weights(self, named_tensors, version):
+    def update_weights(self, named_tensors, version, *, keep_requests=False):
         state = dict(named_tensors)
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}
@@ -45,7 +45,7 @@ def synced(make_trainer, make_config, make_model):
         config = make_config(**values)
         trainer = make_trainer(config, path)
         engine = ModelEngine(path)
-        return trainer, engine, WeightSync(config, trainer, engine)
+        return trainer, engine, WeightSync(config, trainer, engine, lambda version: engine.update_weights(trainer.named_weights(), version))
 
     return make
 
@@ -129,6 +129,28 @@ def test_an_engine_that_leaves_tokens_out_is_named(synced):
     _, engine, sync = synced()
     engine.score = lambda sequences: [[0.0] for _ in sequences]
     with pytest.raises(EngineError, match="scored 1 tokens of probe 0, expected"):
+        sync.verify()
+
+
+@pytest.mark.parametrize("stale", [0, 1])
+def test_of_several_engines_the_one_with_other_weights_is_named(synced, stale):
+    _, engine, sync = synced()
+    sync.sync()
+    other = ModelEngine(engine.model.name_or_path)
+    with torch.no_grad():
+        next(other.model.parameters()).mul_(1.5)
+
+    class Both:
+        restarts = 0
+        max_model_len, weight_version = engine.max_model_len, engine.weight_version
+
+        def score_each(self, sequences):
+            pair = [engine, engine]
+            pair[stale] = other
+            return {f"engine {number}": one.score(sequences) for number, one in enumerate(pair)}
+
+    sync.engine = Both()
+    with pytest.raises(EngineError, match=f"^engine {stale} does not hold the trainer's weights"):
         sync.verify()
 
 

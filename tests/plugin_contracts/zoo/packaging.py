@@ -184,9 +184,9 @@ IMPORT_ZOO = (
         "a heavy library at the top of the module",
         "zoo-heavy",
         "package-import-light",
-        "importing it loads ray in zoo_heavy.py:2",
-        source="try:\n    import ray\nexcept ImportError:\n    ray = None\n" + GOOD,
-        also=("package-import-fast",) if importlib.util.find_spec("ray") else (),
+        "importing it loads torch in zoo_heavy.py:2",
+        source="try:\n    import torch\nexcept ImportError:\n    torch = None\n" + GOOD,
+        also=("package-import-fast",) if importlib.util.find_spec("torch") else (),
     ),
     WrongPackage(
         "a table is computed at import",

@@ -18,12 +18,14 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate a model on the evaluation datasets.",
     "report": "Write an HTML page about one run or several.",
     "watch": "Show a run in the terminal, while it goes on or after.",
+    "doctor": "Look at this machine, and at whether a run would start on it.",
     "config": "Show the resolved configuration and where each value came from.",
     "plugin": "List, show, explain, check and write plugins.",
 }
 _CONFIGURED: dict[tuple[str, ...], str] = {
     ("train",): "vime.cli.train:train_command",
     ("eval",): "vime.cli.evaluate:eval_command",
+    ("doctor",): "vime.cli.doctor:doctor_command",
     ("config", "show"): "vime.cli.config_cmd:show_command",
     ("plugin", "list"): "vime.cli.plugin_list:list_command",
     ("plugin", "explain"): "vime.cli.plugin_explain:explain_command",

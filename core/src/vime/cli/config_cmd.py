@@ -15,6 +15,7 @@ from vime.config.eval import EvalDatasetConfig
 from vime.config.load import FIELDS, Resolved
 from vime.config.run_config import SECTIONS
 from vime.errors import VimeError
+from vime.redact import Redactor
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -63,7 +64,7 @@ def _collected(errors: list[VimeError]) -> Iterator[None]:
 
 def _as_json(resolved: Resolved) -> dict[str, Any]:
     """`{field: {"value": ..., "origin": ...}}`; datasets under "eval_datasets", by name."""
-    values = resolved.config.model_dump()
+    values = Redactor.of(os.environ, resolved.config).data(resolved.config.model_dump())
     shown: dict[str, Any] = {name: {"value": values[name], "origin": resolved.origins[name]} for name in (*FIELDS, "quickstart")}
     shown["eval_datasets"] = {
         dataset.name: {
@@ -76,11 +77,12 @@ def _as_json(resolved: Resolved) -> dict[str, Any]:
 
 
 def _as_text(resolved: Resolved) -> str:
-    """YAML with the origin of each value as a comment."""
+    """YAML with the origin of each value as a comment; secrets are masked."""
     lines: list[str] = []
+    values = Redactor.of(os.environ, resolved.config).data(resolved.config.model_dump())
     for section in SECTIONS:
         lines += [f"# {section.__doc__}"]
-        lines += [_line(name, getattr(resolved.config, name), resolved.origins[name]) for name in section.model_fields]
+        lines += [_line(name, values[name], resolved.origins[name]) for name in section.model_fields]
         lines += [""]
     for dataset in resolved.config.eval_datasets:
         lines += [f"# evaluation dataset {dataset.name}"]

@@ -15,8 +15,10 @@ from vime.cli.render import warn
 from vime.cli.tables import print_table
 from vime.config.names import flag_of
 from vime.errors import ConfigError
+from vime.redact import Redactor
 
 if TYPE_CHECKING:
+    from vime.config.load import Resolved
     from vime.runtime.evaluation import Evaluation
 
 RESULTS = "evaluation.json"
@@ -28,9 +30,15 @@ def eval_command(words: list[str]) -> int:
     parsed = parse_flags(words, switches=("json",), lists=("checkpoints",))
     models = _models(parsed)
     resolved = resolve(parsed, dict(os.environ), purpose="eval", model=str(models[0].path) if models else None)
-    for line in resolved.warnings:
-        warn(line)
-    require_ready(resolved.config)
+    with Redactor.of(os.environ, resolved.config).errors():
+        for line in resolved.warnings:
+            warn(line)
+        require_ready(resolved.config)
+        return _evaluate(resolved, models, as_json="json" in parsed.switches)
+
+
+def _evaluate(resolved: Resolved, models: list[Any], *, as_json: bool) -> int:
+    """Evaluate, write evaluation.json, and print the scores as JSON or, of several models, as a table. Returns the exit code."""
     from vime.loop import evaluate, evaluate_each
 
     results: list[dict[str, Any]] = []
@@ -47,7 +55,7 @@ def eval_command(words: list[str]) -> int:
         model = resolved.config.load or str(resolved.config.hf_checkpoint)
         return evaluate(resolved, lambda evaluation: done(model, model, evaluation))
     finally:
-        if "json" in parsed.switches and results:
+        if as_json and results:
             sys.stdout.write(_as_json(results))
         elif models and evaluations:
             header, rows = score_table(evaluations)

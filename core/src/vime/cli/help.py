@@ -23,7 +23,7 @@ _PATHS_OF_EVALUATION = {
 _OF_TRAINING_ONLY = {
     *("num_rollout", "num_epoch", "pipeline", "save", "save_interval", "keep_checkpoints"),
     *("debug_rollout_only", "debug_train_only", "save_debug_rollout_data", "load_debug_rollout_data"),
-    *("ref_load", "check_weights_every", "check_weights_tolerance", "trainer_ranks"),
+    *("ref_load", "check_weights_every", "check_weights_tolerance", "trainer_ranks", "colocate", "sync_timeout"),
     *("prompt_data", "rollout_max_prompt_len", "rollout_shuffle"),
     *("rollout_batch_size", "n_samples_per_prompt", "over_sampling_batch_size", "dynamic_sampling_max_rounds", "on_exhausted"),
     *("partial_rollout", "mask_offpolicy_in_partial_rollout", "max_staleness"),
@@ -192,6 +192,17 @@ class EvalCommand(typer.core.TyperCommand):
         groups = [_OF_EVAL, CONFIGURATION, *configuration_groups(left_out=of_training_only()), COMMON]
         more = "The flags of training are taken too, so that one file serves both commands, and have no effect here: vime train --help"
         show_page(f"{ctx.command_path} [FLAGS]", self.help or "", groups, f"{self.epilog}\n{more}")
+
+
+class DoctorCommand(typer.core.TyperCommand):
+    """`vime doctor --help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        more = (
+            "Exit code 0 when the run would start, 2 when it would not. Without flags only the machine and what is installed are looked at."
+        )
+        groups = [Group("Doctor", [_JSON]), CONFIGURATION, *configuration_groups(), COMMON]
+        show_page(f"{ctx.command_path} [FLAGS OF vime train]", self.help or "", groups, more)
 
 
 _IMPORT_TIMEOUT = Entry("--import-timeout", "Time that importing a plugin may take.", "SECONDS", f"{TIMEOUT:g}")

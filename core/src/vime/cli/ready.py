@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime.cli.render import waiting_for
-from vime.config.extras import TRAINING, require_training_extra
+from vime.config.extras import TRAINING, require_trackers, require_training_extra
 from vime.errors import MissingExtraError, PluginError, VimeError
 from vime.plugins.child import Announce, Call, ChildTraceback, call_in_child
 from vime.plugins.discovery import discover, unreadable_entry_points
@@ -23,6 +23,7 @@ def require_ready(config: RunConfig) -> None:
     """
     refusal = try_plugins(config)
     try:
+        require_trackers(config.track or () if {"track", "wandb"} & config.model_fields_set else ())
         require_training_extra()
     except MissingExtraError:
         if refusal is None or _needs_the_extra(refusal):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime.errors import EXIT_FAILED, EXIT_INTERRUPTED, VimeError
+from vime.redact import Redactor
 
 if TYPE_CHECKING:
     from traceback import FrameSummary
@@ -60,9 +61,14 @@ def _summary(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised, and by which line of vime it was called, where that is another one."""
+    """Where it was raised, and by which line of vime it was called, where that is another one.
+
+    Nothing of an error of another process: a note says where it was raised there, and the frames here are those that waited for it.
+    """
     import traceback
 
+    if any(note.startswith("raised at ") for note in getattr(error, "__notes__", ())):
+        return ""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""
@@ -88,4 +94,4 @@ def _label(word: str, colour: str) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(Redactor.of(os.environ).text(text) + "\n")

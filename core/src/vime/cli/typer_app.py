@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from vime.cli.app import COMMANDS
-from vime.cli.help import ConfiguredCommand, EvalCommand, RootGroup
+from vime.cli.help import ConfiguredCommand, DoctorCommand, EvalCommand, RootGroup
 
 _EPILOG = "Without --model and --prompt-data, vime train uses a small model and data that come with it: vime train --plugin math"
 _EVAL_FILE = "docs/evaluation.md describes the file of --eval-config."
@@ -23,6 +23,7 @@ def build_app(asked_for: str) -> typer.Typer:
     )
     app.callback()(_nothing)
     app.command("train", cls=ConfiguredCommand, help=COMMANDS["train"], epilog=_EVAL_FILE)(_nothing)
+    app.command("doctor", cls=DoctorCommand, help=COMMANDS["doctor"])(_nothing)
     app.command("eval", cls=EvalCommand, help=COMMANDS["eval"], epilog=_EVAL_FILE)(_nothing)
     if asked_for == "report":
         from vime.cli.report import report_runs

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
+from vime.config.trackers import PACKAGES
 from vime.errors import MissingExtraError
 
 TRAINING = ("torch", "transformers", "vllm", "deepspeed")
@@ -23,9 +24,26 @@ def require_training_extra(modules: Sequence[str] = TRAINING) -> None:
         return
     extra = fitting_extra()
     raise MissingExtraError(
-        f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings (pip install 'vime[{extra}]')",
+        f"this needs {', '.join(missing)}, which the extra vime[{extra}] brings",
         hint=f"run: {install_command(extra)}",
     )
+
+
+def require_ray() -> None:
+    """Raise MissingExtraError with the install command, where Ray cannot be found."""
+    if find_spec("ray") is None:
+        raise MissingExtraError("--runtime ray needs Ray, which is not installed", hint="pip install 'vime[ray]'")
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Raise MissingExtraError with the install command for the first tracker of --track whose package cannot be found."""
+    for name in names:
+        spec = find_spec(PACKAGES[name])
+        if spec is None or spec.origin is None:  # a folder of that name, as wandb leaves behind, is no package
+            raise MissingExtraError(
+                f"--track {name} needs the package {PACKAGES[name]}, which is not installed (pip install 'vime[{name}]')",
+                hint=f"run: {install_command(name)}",
+            )
 
 
 def fitting_extra() -> str:
@@ -40,8 +58,8 @@ def install_command(extra: str) -> str:
     """
     in_activated_environment = os.environ.get("VIRTUAL_ENV") == sys.prefix
     target = "" if in_activated_environment else f" --python {shlex.quote(sys.executable)}"
-    if extra == "gpu":
-        return f"uv pip install 'vime[gpu]'{target}"
+    if extra != "cpu":
+        return f"uv pip install 'vime[{extra}]'{target}"
     return f"echo '{_pinned_torch()}' | uv pip install 'vime[cpu]' --override -{target}"
 
 

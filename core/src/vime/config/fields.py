@@ -35,7 +35,7 @@ class Section(BaseModel):
     The first line of a section's docstring titles its panel in `--help`; the docstring under a field is its help.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True)
 
 
 @functools.cache

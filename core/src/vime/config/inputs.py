@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from pydantic_core import from_json
+
+from vime.config.extras import require_ray
 from vime.config.model_files import check_model_files, check_reference
 from vime.config.names import flag_of
 from vime.config.run_config import RunConfig
@@ -84,11 +86,23 @@ def refuse_missing_parts(config: RunConfig) -> None:
         raise ConfigError("nothing to evaluate on", hint="name a dataset: --eval-prompt-data NAME PATH, or --eval-config FILE.yaml")
 
 
+def check_placement(config: RunConfig) -> None:
+    """Raise MissingExtraError for `--runtime ray` without Ray."""
+    if config.runtime == "ray":
+        require_ray()
+
+
 def check_inputs(config: RunConfig) -> None:
     """Raise ConfigError or CheckpointError for the first file that is not what a flag says.
 
     Data is looked at by vime.data.dataset.check_prompt_data, which reads its rows too.
     """
+    check_placement(config)
+    check_files(config)
+
+
+def check_files(config: RunConfig) -> None:
+    """The files of `check_inputs`."""
     policy = find_model(config.hf_checkpoint) if config.hf_checkpoint is not None else None
     if config.ref_load is not None:
         reference = find_model(config.ref_load, "--ref-load")
@@ -98,29 +112,29 @@ def check_inputs(config: RunConfig) -> None:
         find_model(_critic_in(config.critic_load), "--critic-load", needs_tokenizer=False)
     if config.load is not None and config.load != "auto" and not Path(config.load).is_dir():
         raise CheckpointError(f"--load {config.load}: no such folder", hint="give the folder of a checkpoint, or --load auto")
-    if config.deepspeed_config is not None and not Path(config.deepspeed_config).is_file():
-        raise ConfigError(f"{flag_of('deepspeed_config')} {config.deepspeed_config}: no such file")
+    if policy is not None and not config.debug_train_only:
+        check_tensor_parallel(config, policy)
+    if config.deepspeed_config is not None:
+        read_deepspeed_settings(config.deepspeed_config)
 
 
-_NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "runtime": lambda value: value == "ray",
-    "pipeline": lambda value: value == "async",
-    "trainer_ranks": lambda value: value != 1,
-    "engines": lambda value: value != 1,
-    "engine_tp": lambda value: value != 1,
-    "wandb": bool,
-}
-"""Fields of this configuration that nothing reads yet, and whether a value asks for what is missing. Defaults never do."""
+def check_tensor_parallel(config: RunConfig, model: Path) -> None:
+    """Raise ConfigError where the model of this folder cannot be split among the devices of an engine."""
+    heads, tp = from_json((model / "config.json").read_bytes()).get("num_attention_heads"), config.engine_tp
+    if isinstance(heads, int) and heads % tp:
+        fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+        raise ConfigError(f"--engine-tp {tp} does not divide the {heads} attention heads of {model}", hint=f"possible sizes are {fitting}")
 
 
-def refuse_unsupported(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError for what the configuration knows and this version cannot do yet.
-
-    `values` are those that were given, typed but not validated: what is not there yet is refused before a contradiction
-    with it, whose way out would lead here.
-    """
-    for field, asks in _NOT_YET.items():
-        if field in values and asks(values[field]):
-            value = values[field]
-            shown = "" if isinstance(value, bool) else f" {value}"
-            raise ConfigError(f"{flag_of(field)}{shown} is not available yet", hint="leave it out")
+def read_deepspeed_settings(path: str) -> dict[str, Any]:
+    """The content of --deepspeed-config. Raises ConfigError where it is not a JSON object."""
+    flag = f"{flag_of('deepspeed_config')} {path}"
+    try:
+        settings: Any = from_json(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{flag}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{flag} cannot be read: {error}", hint="give a JSON file") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{flag} holds a {type(settings).__name__}", hint="give a JSON object")
+    return cast("dict[str, Any]", settings)

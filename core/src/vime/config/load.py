@@ -12,14 +12,15 @@ from pydantic import ValidationError
 
 from vime.config.eval import EvalDatasetConfig, flag_behind
 from vime.config.eval_entries import ENTRY, EvalEntry, read_entries
-from vime.config.inputs import check_inputs, find_model, refuse_missing_parts, refuse_unsupported
+from vime.config.inputs import check_inputs, find_model, refuse_missing_parts
 from vime.config.kinds import ConfigLoader, Kind, kinds_of, parse_scalar
 from vime.config.labels import label_doubts
 from vime.config.names import ALIASES, NEGATIONS, field_of, flag_of, nearest
-from vime.config.rules import warnings_about
+from vime.config.rules import OF_PIPELINE, warnings_about
 from vime.config.run_config import SECTIONS, RunConfig
-from vime.config.upstream import replacement
+from vime.config.upstream import replacement, why_absent
 from vime.errors import ConfigError
+from vime.redact import MASK, hidden_setting
 
 Purpose = Literal["train", "eval"]
 FIELDS: tuple[str, ...] = tuple(name for section in SECTIONS for name in section.model_fields)
@@ -45,9 +46,9 @@ class Resolved:
     """A configuration, where each value came from, and what is doubtful about it.
 
     `origins` has every field of RunConfig, and `eval_datasets.<name>.<key>` for the settings of each dataset. Values:
-    "flag --lr", "file run.yaml", "environment VIME_PLUGINS", "quickstart", "derived", "default". Those of datasets also
-    say which level it is: "dataset entry (eval.yaml)", "eval.defaults (eval.yaml)", and of the flags which one:
-    "flag --eval-top-p", "file run.yaml (eval_top_p)", "default (--rollout-top-p)".
+    "flag --lr", "file run.yaml", "environment VIME_PLUGINS", "quickstart", "derived", "default", and "default of --pipeline
+    async" for what has another one there. Those of datasets also say which level it is: "dataset entry (eval.yaml)",
+    "eval.defaults (eval.yaml)", and of the flags which one: "flag --eval-top-p", "file run.yaml (eval_top_p)", "default (--rollout-top-p)".
     """
 
     config: RunConfig
@@ -90,8 +91,7 @@ def load_config(
     _take_model_from_checkpoint(values, origins)
     if purpose == "eval":
         _evaluate_only(values, origins, model, file)
-    if check_files:
-        refuse_unsupported(values)
+    _refuse_hidden(values)
     entries = read_entries(values)
     if entries:
         values["eval_datasets"] = [entry.values for entry in entries]
@@ -272,6 +272,15 @@ def _evaluate_only(values: dict[str, Any], origins: dict[str, str], model: str |
             values["name"], origins["name"] = "checkpoints", "derived"
 
 
+def _refuse_hidden(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a setting holds `***`: the file of a run does not tell its secrets."""
+    name = hidden_setting(values)
+    if name is not None:
+        field, _, inner = name.partition(".")
+        give = f"--set {inner}=VALUE" if field == "plugin_settings" else f"{flag_of(field)} VALUE"
+        raise ConfigError(f"{name} is hidden in the file ({MASK}): a run does not write down its secrets", hint=f"give it again: {give}")
+
+
 def _validate(values: Mapping[str, Any], origins: Mapping[str, str], entries: Sequence[EvalEntry]) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(values))
@@ -304,13 +313,16 @@ def unknown_name(name: str, message: str, *, spell: Callable[[str], str]) -> Con
     snake = name.replace("-", "_")
     instead = replacement(snake)
     if instead is not None:
-        return ConfigError(f"{message}: it belongs to Megatron or SGLang, and vime trains with DeepSpeed and vLLM", hint=instead)
+        return ConfigError(f"{message}: {why_absent(snake)}", hint=instead)
     close = nearest(snake, [*FIELDS, *ALIASES, "config", "set"])
     return ConfigError(message, hint=f"did you mean {spell(close)}?" if close else "vime train --help lists them all")
 
 
 def _all_origins(config: RunConfig, origins: Mapping[str, str], entries: Sequence[EvalEntry]) -> dict[str, str]:
     complete = {name: origins.get(name) or _origin_of_rest(config, name) for name in RunConfig.model_fields}
+    for name in OF_PIPELINE:
+        if complete[name] == "derived":
+            complete[name] = f"default of --pipeline {config.pipeline}"
     source = next((origins[name] for name in _ALTERNATIVES[-1] if name in origins), "default")
     complete["eval_datasets"] = source
     place = str(config.eval_config) if config.eval_config is not None else source.removeprefix("file ")

@@ -11,6 +11,7 @@ ALIASES = {
     "plugins": "plugin",
     "use_wandb": "wandb",
     "use_tensorboard": "tensorboard",
+    "wandb_project": "track_project",
     "log_probs_chunk_size": "logprob_chunk_size",
 }
 """Other names of a field, as a flag and in the file."""

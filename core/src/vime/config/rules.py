@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime.config.eval import dataset_doubts
 from vime.config.names import flag_of
 from vime.config.reward_sum import derived_keys, refuse_bad_sums
+from vime.config.trackers import derived_trackers
 from vime.config.train_sections import GROUP_ESTIMATORS, AlgorithmSection
 from vime.errors import ConfigError
 
@@ -26,11 +27,13 @@ def derive(config: RunConfig) -> dict[str, Any]:
         derived["n_samples_per_prompt"] = 1
     if config.num_rollout is None and config.num_epoch is None:
         derived["num_epoch"] = 1
+    if config.pipeline != "sync":
+        derived |= _of_pipeline(config)
     if config.over_sampling_batch_size is None:
         derived["over_sampling_batch_size"] = config.rollout_batch_size
     if config.eps_clip_high is None:
         derived["eps_clip_high"] = config.eps_clip
-    derived |= derived_keys(config)
+    derived |= derived_keys(config) | derived_trackers(config)
     if config.eval_reward_key is None:
         derived.setdefault("eval_reward_key", config.reward_key)
     if config.load_debug_rollout_data is not None:
@@ -47,6 +50,20 @@ def derive(config: RunConfig) -> dict[str, Any]:
         derived["micro_batch_size"] = 1
     samples = config.rollout_batch_size * derived.get("n_samples_per_prompt", config.n_samples_per_prompt)
     return derived | _batches(samples, config.global_batch_size, config.num_steps_per_rollout)
+
+
+OF_PIPELINE = ("max_staleness", "use_tis")
+"""Fields that have another default where rollouts run ahead of the training."""
+
+
+def _of_pipeline(config: RunConfig) -> dict[str, Any]:
+    """Where rollouts run ahead of the training: how far at most, and the correction for it, unless the user has chosen."""
+    derived: dict[str, Any] = {}
+    if config.max_staleness is None:
+        derived["max_staleness"] = 1
+    if "use_tis" not in config.model_fields_set and not config.use_rollout_logprobs and config.loss_type != "sft_loss":
+        derived["use_tis"] = True
+    return derived
 
 
 def _batches(samples: int, global_batch_size: int | None, steps: int | None) -> dict[str, int]:
@@ -156,14 +173,15 @@ def _refuse_corrections(config: RunConfig) -> None:
             "--use-unbiased-kl with --kl-loss-type k2: the ratio times k2 estimates no divergence",
             hint="leave out --use-unbiased-kl, since the gradient of k2 is right by itself, or use k1, k3 or low_var_kl",
         )
-    if config.ref_update_interval is not None and not _has_reference(config):
+    if config.ref_update_interval is not None and not has_reference(config):
         raise ConfigError(
             f"--ref-update-interval {config.ref_update_interval}, but this run has no reference model",
             hint="add --use-kl-loss or --kl-coef; without a KL term nothing is compared with a reference",
         )
 
 
-def _has_reference(config: RunConfig) -> bool:
+def has_reference(config: RunConfig) -> bool:
+    """Whether a KL term compares the policy with a reference model."""
     return config.loss_type != "sft_loss" and bool(config.use_kl_loss or config.kl_coef)
 
 
@@ -183,6 +201,8 @@ def _refuse_adapters(config: RunConfig) -> None:
 
 
 def _refuse_modes(config: RunConfig) -> None:
+    if config.quiet and config.verbose:
+        raise ConfigError("--quiet and --verbose contradict each other", hint="keep one of them")
     if config.eval_interval is not None and not config.eval_datasets:
         raise ConfigError(
             f"--eval-interval is {config.eval_interval}, but there is nothing to evaluate on",
@@ -198,12 +218,43 @@ def _refuse_modes(config: RunConfig) -> None:
         raise ConfigError("--debug-train-only has no engine, and no rollouts to train on", hint="add --load-debug-rollout-data FILE")
     for field in ("save_debug_rollout_data", "load_debug_rollout_data"):
         _refuse_template(flag_of(field), getattr(config, field))
-    if config.pipeline == "async" and config.runtime == "local":
-        raise ConfigError("--pipeline async needs engines beside the trainer", hint="add --runtime ray")
+    _refuse_placement(config)
+    _refuse_pipeline(config)
+
+
+def _refuse_pipeline(config: RunConfig) -> None:
+    if config.pipeline == "async" and config.max_staleness == 0:
+        raise ConfigError(
+            "--pipeline async makes a rollout while the one before is trained on, so that it is one version old: --max-staleness 0",
+            hint="use --pipeline sync, or allow 1",
+        )
+    if config.pipeline == "continuous" and config.deterministic:
+        raise ConfigError(
+            "--pipeline continuous takes groups as they finish, which no two runs do alike: --deterministic",
+            hint="leave out one of them; --pipeline sync and async can be deterministic",
+        )
+    if config.pipeline != "sync" and config.debug_train_only:
+        raise ConfigError(
+            f"--debug-train-only generates nothing that --pipeline {config.pipeline} could run ahead with", hint="leave out --pipeline"
+        )
+
+
+def _refuse_placement(config: RunConfig) -> None:
     if config.runtime == "local":
+        if config.pipeline != "sync":
+            raise ConfigError(f"--pipeline {config.pipeline} needs engines beside the trainer", hint="add --runtime ray")
         for field in ("trainer_ranks", "engines", "engine_tp"):
             if getattr(config, field) != 1:
                 raise ConfigError(f"{flag_of(field)} {getattr(config, field)} needs several processes", hint="add --runtime ray")
+        for field in ("ray_address", "colocate"):
+            if getattr(config, field):
+                raise ConfigError(f"{flag_of(field)} is about the placement of several processes", hint="add --runtime ray")
+        return
+    if config.colocate and config.pipeline != "sync":
+        raise ConfigError(
+            f"--colocate lets engines sleep while the trainer works, and --pipeline {config.pipeline} has both work at once",
+            hint="leave out one of them",
+        )
 
 
 def _refuse_template(flag: str, template: str | None) -> None:
@@ -226,11 +277,34 @@ def warnings_about(config: RunConfig) -> list[str]:
     doubts += _doubts_about_adapters(config)
     if config.mask_offpolicy_in_partial_rollout and not config.partial_rollout:
         doubts.append("mask_offpolicy_in_partial_rollout has no effect without --partial-rollout")
+    doubts += _doubts_about_pipeline(config)
     if config.debug_train_only and config.eval_datasets:
         doubts.append("there is no evaluation with --debug-train-only: nothing generates")
+    if config.trace_step is not None and config.num_rollout is not None and config.trace_step >= config.num_rollout:
+        doubts.append(f"--trace-step {config.trace_step} is never reached: steps count from 0, and there are {config.num_rollout} of them")
     if config.num_rollout is not None and config.num_epoch is not None:
         doubts.append("num_epoch has no effect beside num_rollout")
     return doubts + dataset_doubts(config)
+
+
+def _doubts_about_pipeline(config: RunConfig) -> list[str]:
+    if config.pipeline == "sync":
+        return []
+    doubts: list[str] = []
+    if config.pipeline == "continuous":
+        idle = [name for name in ("partial_rollout", "mask_offpolicy_in_partial_rollout") if getattr(config, name)]
+        idle += ["over_sampling_batch_size"] if config.over_sampling_batch_size != config.rollout_batch_size else []
+        if idle:
+            have = "has" if len(idle) == 1 else "have"
+            doubts.append(f"{' and '.join(idle)} {have} no effect with --pipeline continuous: nothing is aborted when a batch is full")
+    elif config.max_staleness == 1 and (config.partial_rollout or config.over_sampling_batch_size != config.rollout_batch_size):
+        doubts.append(
+            "max_staleness is 1, which every rollout of --pipeline async reaches: surplus groups and the tokens of unfinished ones are "
+            "dropped as stale when the next rollout begins; set --max-staleness to 2 or more to use them"
+        )
+    if config.loss_type != "sft_loss" and not (config.use_tis or config.use_rollout_logprobs):
+        doubts.append(f"use_tis is off: nothing corrects for the age of the samples that --pipeline {config.pipeline} trains on")
+    return doubts
 
 
 _OF_CRITIC = ("critic_load", "critic_save", "critic_lr", "critic_lr_warmup_iters", "num_critic_only_steps", "value_clip", "lambd")
@@ -291,7 +365,7 @@ def _doubts_of_terms(config: RunConfig) -> list[str]:
         doubts.append("use_unbiased_kl has no effect without --use-kl-loss")
     if config.use_kl_loss and config.kl_loss_coef and config.kl_loss_type == "k1" and not config.use_unbiased_kl:
         doubts.append("kl_loss_type is k1, whose gradient in the loss is 0 in the mean: use k2 or k3, or add --use-unbiased-kl")
-    if (config.ref_load is not None or config.ref_offload) and not _has_reference(config):
+    if (config.ref_load is not None or config.ref_offload) and not has_reference(config):
         doubts.append("there is no reference model without --use-kl-loss or --kl-coef: ref_load and ref_offload have no effect")
     fields = type(config).model_fields
     unused = [name for name in fields if name.startswith("tis_") and getattr(config, name) != fields[name].default]

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from vime.config.fields import Count, CountOrZero, NonNegative, PathStr, Positive, PositiveFraction, Section, TopK, Word
 from vime.config.reward_sum import RewardWeights
+from vime.config.trackers import TrackerNames
 
 
 class PluginSection(Section):
@@ -91,8 +92,8 @@ class RunSection(Section):
     """Make two runs with one seed equal, bit by bit; without it on where that is free: on the CPU in one process."""
     runtime: Literal["local", "ray"] = "local"
     """Where engine and trainer live: in this process, or as Ray actors."""
-    pipeline: Literal["sync", "async"] = "sync"
-    """Whether a rollout waits for the training on the one before it."""
+    pipeline: Literal["sync", "async", "continuous"] = "sync"
+    """Whether a rollout waits for the training on the one before it (sync), runs beside it (async), or never stops (continuous)."""
     save: PathStr | None = None
     """Folder of the checkpoints; without it checkpoints/ in the run's folder."""
     save_interval: Count | None = None
@@ -101,14 +102,22 @@ class RunSection(Section):
     """Number of checkpoints to keep, the newest; without it all."""
     load: str | None = None
     """Checkpoint to go on from: a folder, or "auto" for the newest whole one of this name (or of --run-dir)."""
+    track: TrackerNames | None = None
+    """Where metrics go beside metrics.jsonl; without it to TensorBoard. Example: --track tensorboard,wandb."""
+    track_project: str | None = None
+    """Project (experiment in MLflow) of the run in these services; without it their own variables say, or it is vime."""
     tensorboard: bool = True
-    """Write TensorBoard events into the run's folder."""
+    """Write TensorBoard events into the run's folder: short for its name in --track."""
     wandb: bool = False
-    """Send metrics to Weights & Biases too."""
+    """Send metrics to Weights & Biases too: short for its name in --track."""
     sample_every: CountOrZero = 1
     """Write the samples of every n-th rollout into samples/ in the run's folder, and those of every evaluation; 0 writes none."""
+    trace_step: CountOrZero | None = None
+    """Step, counted from 0, of which trace_step_N.json is written into the run's folder: where the time of each sample went."""
     quiet: bool = False
     """Print warnings, errors and the final summary only."""
+    verbose: bool = False
+    """Print every metric of every step, and what vLLM, DeepSpeed and others say instead of keeping that in logs/."""
     debug_rollout_only: bool = False
     """Generate and reward without a trainer."""
     debug_train_only: bool = False
@@ -127,7 +136,7 @@ class ModelSection(Section):
     ref_load: PathStr | None = None
     """Folder of the reference model of the KL terms; without it hf_checkpoint."""
     engine_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the engine; auto takes the trainer's."""
+    """Number format of the engine; auto takes the trainer's, or float32 for bfloat16 on a CPU that only emulates it."""
     check_weights_every: Count = 50
     """Weight syncs between two comparisons of the engine's log-probs with the trainer's."""
     check_weights_tolerance: Positive | None = None
@@ -211,7 +220,8 @@ class RolloutSection(Section):
     mask_offpolicy_in_partial_rollout: bool = False
     """Do not train the tokens that older weights generated."""
     max_staleness: CountOrZero | None = None
-    """Drop groups from the buffer that are older than this many weight versions, counted."""
+    """Weight versions between generation and training, at most: older groups are dropped from the buffer, counted. Without it no
+    bound, and 1 where the pipeline is async or continuous, which waits rather than generate too far ahead."""
     serve_engine: CountOrZero | None = None
     """Port on which the engine also answers OpenAI-compatible requests on this machine; without a number any free one."""
 
@@ -284,4 +294,16 @@ class PlacementSection(Section):
     engines: Count = 1
     """Number of engines."""
     engine_tp: Count = 1
-    """Tensor-parallel size of an engine."""
+    """Tensor-parallel size of an engine: the devices that hold one copy of the model."""
+    ray_address: str | None = None
+    """Ray cluster to run on: host:port, or "auto" for the one of this machine; without it Ray is started here, for this run."""
+    colocate: bool = False
+    """Put trainer ranks and engines on the same devices; the engines sleep while the trainer works."""
+    max_engine_restarts: CountOrZero = 3
+    """Engines that may die and be started anew in one run; one more ends it."""
+    engine_timeout: Positive = 600.0
+    """Seconds in which an engine that has requests must make a step; one that does not is taken for dead."""
+    sync_timeout: Positive = 600.0
+    """Seconds in which every engine must have the new weights."""
+    trainer_timeout: Positive = 1800.0
+    """Seconds without a sign of life after which a trainer rank is given up; as long do the ranks wait for each other."""

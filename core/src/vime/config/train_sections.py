@@ -63,7 +63,8 @@ class AlgorithmSection(Section):
     use_rollout_logprobs: bool = False
     """Take the engine's log-probs as the old ones of the ratio."""
     use_tis: bool = False
-    """Correct for the difference between engine and trainer by importance sampling, truncated or masked."""
+    """Correct for the difference between engine and trainer by importance sampling, truncated or masked. On by default where
+    the pipeline is async or continuous."""
     tis_mode: Literal["truncate", "mask"] = "truncate"
     """What happens to an importance weight out of bounds: it becomes the bound, or 0, which masks the loss there."""
     tis_clip: Positive = 2.0
@@ -137,6 +138,8 @@ class TrainerSection(Section):
     """Attention of the transformers model: auto, eager, sdpa, flash_attention_2, ..."""
     pack_sequences: bool | None = None
     """Lay the samples of a forward pass end to end instead of padding them; without it where attn_implementation is a flash attention."""
+    share_prompts: bool | None = None
+    """Compute the prompt that samples share once for all of them, where the model's attention allows it; without it on CPUs only."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, to save memory."""
     optimizer_offload: bool = False

@@ -26,6 +26,16 @@ _ENGINE = "the engine is vLLM: see the --vllm-* flags of vime train --help, or -
 _SYNC = "leave it out: weights go to the engine through vLLM's own API, see --check-weights-every"
 _PRECISION = "use --train-dtype"
 _OPTIMIZER = "leave it out: the optimizer is AdamW, see --lr, --adam-beta1 and --weight-decay"
+_RETRIES = "leave it out: a failed request is retried, see --generation-retries"
+_TRANSPORT = "leave it out: samples stay in this process"
+_TIMES = "leave it out: the times of a step and of its hooks are among the metrics, perf/ and hooks/"
+_DUMPS = "use --save-debug-rollout-data; samples/ in the run's folder has the samples as they were trained"
+_OWN_BUFFER = "name a function or class of your own with --rollout-function-path or --data-source-path"
+_DISTILLATION = "there is no distillation: a plugin can put a teacher's term into the advantages, with the hook compute_advantages"
+_ROUTING = "leave it out: routing of experts is not replayed; --use-tis corrects for what engine and trainer differ in"
+_PARTS = "use --lora-rank with --lora-target-modules to train a part of the model"
+_LOGGED = "leave it out: it is among the metrics, or add it in the hook log_rollout_data"
+_OWN_CHECKS = "leave it out: it is for upstream's own tests"
 
 _GROUPS: dict[str, str] = {
     _ARCHITECTURE: "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups group_query_attention kv_channels "
@@ -38,14 +48,43 @@ _GROUPS: dict[str, str] = {
     "decoder_last_pipeline_num_layers overlap_grad_reduce overlap_param_gather distributed_backend distributed_timeout_minutes "
     "allgather_cp",
     _RECOMPUTE: "recompute_granularity recompute_method recompute_num_layers recompute_activations recompute_loss_function",
-    _PLACEMENT: "actor_num_nodes actor_num_gpus_per_node critic_num_nodes critic_num_gpus_per_node num_gpus_per_node "
-    "rollout_num_gpus colocate",
+    _PLACEMENT: "actor_num_nodes actor_num_gpus_per_node critic_num_nodes critic_num_gpus_per_node num_gpus_per_node rollout_num_gpus",
     _OFFLOAD: "offload offload_train offload_rollout release_train",
     _SYNC: "update_weight_mode update_weight_transport update_weight_disk_dir update_weight_buffer_size check_weight_update_equal "
     "update_weight_disk_keep_files update_weight_delta_encoding update_weight_delta_checksum flush_cache_interval",
     _PRECISION: "bf16 fp16 fp8 accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32",
     _OPTIMIZER: "optimizer optimizer_cpu_offload use_precision_aware_optimizer",
 }
+_ABSENT: dict[str, str] = {
+    _OPTIMIZER: "reset_optimizer_states use_stateless_adam",
+    _RETRIES: "rollout_health_check_interval rollout_health_check_timeout rollout_health_check_first_wait",
+    _TRANSPORT: "transfer_backend mooncake_store_init_kwargs rollout_data_transport use_distributed_post",
+    _TIMES: "profile_target memory_recorder record_memory_history memory_snapshot_dir memory_snapshot_num_steps train_memory_margin_bytes",
+    _DUMPS: "save_debug_train_data dump_details load_debug_rollout_data_subsample",
+    _OWN_BUFFER: "rollout_buffer_url fetch_trajectory_retry_times min_batch_collection_ratio rollout_task_type "
+    "disable_rollout_global_dataset",
+    _DISTILLATION: "use_opd opd_type opd_kl_coef opd_teacher_load opd_teacher_ckpt_step opd_teacher_model",
+    _ROUTING: "use_routing_replay use_rollout_routing_replay",
+    _PARTS: "only_train_params_name_list freeze_params_name_list",
+    _LOGGED: "log_multi_turn log_reward_category log_correct_samples get_mismatch_metrics use_rollout_entropy",
+    _OWN_CHECKS: "ci_test ci_disable_kl_checker ci_save_grad_norm ci_load_grad_norm",
+    "use --use-tis with --tis-mode mask, or the hook importance_weights": "use_opsm opsm_delta",
+    "leave it out: the model is what transformers makes of --hf-checkpoint": "custom_model_provider_path qwen_gdn_backend",
+    "leave it out: old log-probs are those of the policy before its first step on a rollout": "keep_old_actor",
+    "leave it out: weights go to the engine after every rollout": "update_weights_interval custom_delta_pre_push_path",
+    "leave it out: prompts are text; images and audio are not read": "multimodal_keys",
+    "leave it out: the text of a response is what its tokens say": "rollout_skip_special_tokens",
+    "shorten the data, or use --vllm-max-model-len": "eval_max_prompt_len",
+    "set the variable in the environment of vime train": "train_env_vars http_proxy",
+    "use --load-debug-rollout-data": "load_forge_rollout_data",
+    "leave it out: heads for the prediction of several tokens are not trained": "enable_mtp_training",
+    "leave it out: the steps of metrics are the rollouts": "wandb_always_use_train_step",
+    "leave it out: a run is named by --name": "disable_wandb_random_suffix",
+    "set the environment variable WANDB_RUN_ID": "wandb_run_id",
+    "set the environment variable WANDB_DIR": "wandb_dir",
+    "leave it out: events are in tensorboard/ of the run's folder, see --run-dir": "tb_project_name tb_experiment_name",
+}
+"""What vime has not, though it belongs to no backend."""
 _SINGLE: dict[str, str] = {
     "optimizer_cpu_offload": "use --optimizer-offload",
     "rollout_num_gpus_per_engine": "use --engine-tp with --runtime ray",
@@ -81,14 +120,13 @@ _SINGLE: dict[str, str] = {
     "compute_advantages_and_returns": "use --loss-type",
     "disable_compute_advantages_and_returns": "use --loss-type sft_loss or custom_loss",
     "loss_mask_type": "leave it out: the tokenizer's chat template gives the mask",
-    "wandb_project": "set the environment variable WANDB_PROJECT",
     "wandb_group": "set the environment variable WANDB_RUN_GROUP",
     "wandb_key": "set the environment variable WANDB_API_KEY",
     "wandb_mode": "set the environment variable WANDB_MODE",
     "wandb_team": "set the environment variable WANDB_ENTITY",
     "wandb_host": "set the environment variable WANDB_BASE_URL",
     "log_passrate": "leave it out: eval/<name>-pass@k is always logged",
-    "use_fault_tolerance": "leave it out: a failed request is retried, see --generation-retries",
+    "use_fault_tolerance": _RETRIES,
 }
 _PREFIXES = {
     "sglang_": _ENGINE,
@@ -100,7 +138,7 @@ _PREFIXES = {
     "custom_megatron_": "leave it out: the trainer is DeepSpeed; plugins change the loss and the data through hooks",
     "recompute_": _RECOMPUTE,
     "update_weight_": _SYNC,
-    "straw_": "leave it out: samples stay in this process",
+    "straw_": _TRANSPORT,
 }
 
 
@@ -108,7 +146,14 @@ def replacement(field: str) -> str | None:
     """What to do instead of an upstream flag that vime has not; None where the name is not upstream's."""
     if field in _SINGLE:
         return _SINGLE[field]
-    for text, names in _GROUPS.items():
+    for text, names in (*_GROUPS.items(), *_ABSENT.items()):
         if field in names.split():
             return text
     return next((text for prefix, text in _PREFIXES.items() if field.startswith(prefix)), None)
+
+
+def why_absent(field: str) -> str:
+    """Why a flag with a `replacement` is not there, as the second half of a sentence."""
+    if any(field in names.split() for names in _ABSENT.values()):
+        return "it is a flag of slime that vime does not have"
+    return "it belongs to Megatron or SGLang, and vime trains with DeepSpeed and vLLM"

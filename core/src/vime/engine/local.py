@@ -10,15 +10,20 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import SamplingParams
-from vime.engine.vllm_options import engine_options, prepare_environment, vllm_params
-from vime.engine.vllm_repairs import repack_tied_head, shut_down
+from vime.engine.continuation import rest_of
+from vime.engine.loops import after_turns, set_exception
+from vime.engine.vllm_options import engine_options, own_process_group, prepare_environment, vllm_params
+from vime.engine.vllm_repairs import shut_down
+from vime.engine.vllm_request import Inbox, VllmRequest, sampled
+from vime.engine.vllm_weights import VllmWeights
 from vime.errors import EngineDeadError, EngineError
+from vime.heavy import heavy_imports
 from vime.outputs import Generation
 
 if TYPE_CHECKING:
@@ -28,49 +33,39 @@ SETTLE_TURNS = 8
 """Turns of the event loop that a deterministic engine waits after results, so that follow-up requests join one wave."""
 
 
-@dataclass(eq=False)
-class _Request:
-    request_id: str
-    session_id: str | None
-    token_ids: list[int]
-    params: Any
-    future: asyncio.Future[Generation]
-    internal_id: str = ""
-
-
-@dataclass
-class _Inbox:
-    """What other threads ask of the stepping thread, in order."""
-
-    condition: threading.Condition = field(default_factory=threading.Condition)
-    items: list[Callable[[], None]] = field(default_factory=list)
-    closed: bool = False
-
-
 class LocalEngine:
     """A vLLM engine inside this process (`TrainableEngine`). Requests come from one event loop at a time."""
 
     def __init__(self, config: RunConfig, model_path: str, *, dtype: str, deterministic: bool, concurrency: int) -> None:
         """Load the model at `model_path`. `concurrency` is the number of requests a rollout has in flight at most."""
         prepare_environment()
-        from vllm.engine.arg_utils import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
+        with heavy_imports():
+            from vllm.engine.arg_utils import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
 
         self.deterministic = deterministic
+        if config.engine_tp == 1:  # else vLLM has a process for each shard
+            own_process_group()
         options: dict[str, Any] = engine_options(config, model_path, dtype=dtype, concurrency=concurrency) | config.vllm_engine_args
         try:
             self.llm_engine: Any = LLMEngine.from_engine_args(EngineArgs(**options))
         except Exception as exc:
             raise EngineError(f"vLLM could not load {model_path}: {exc}", hint="see the engine options --vllm-*") from exc
+        self._weights = VllmWeights(self.llm_engine, is_in_process=config.engine_tp == 1)
         self.tokenizer: Any = self.llm_engine.get_tokenizer()
         self.max_model_len: int = self.llm_engine.model_config.max_model_len
+        self.steps = 0
         self._weight_version = 0
         self._ids = itertools.count()
-        self._requests: dict[str, _Request] = {}
-        self._inbox = _Inbox()
-        self._wave: list[_Request] = []
+        self._requests: dict[str, VllmRequest] = {}
+        self._inbox = Inbox()
+        self._wave: list[VllmRequest] = []
         self._generated_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._busy_seconds = 0.0
+        self._told: dict[str, float] = {}
+        self._update = ExitStack()
+        self._held: list[VllmRequest] | None = None
+        """During a weight transfer: the requests that came meanwhile."""
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="vime-engine", daemon=True)
         self._thread.start()
@@ -88,7 +83,7 @@ class LocalEngine:
     async def generate_many(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Generation]:
         return await self._run_wave([self._request(token_ids, params, None) for token_ids, params in requests])
 
-    async def _run_wave(self, wave: list[_Request]) -> list[Generation]:
+    async def _run_wave(self, wave: list[VllmRequest]) -> list[Generation]:
         self._enqueue(wave)
         try:
             return list(await asyncio.gather(*(request.future for request in wave)))
@@ -102,7 +97,7 @@ class LocalEngine:
     async def abort_all(self) -> None:
         await self._on_thread(lambda: self._abort(list(self._requests.values())))
 
-    def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> _Request:
+    def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> VllmRequest:
         if self._failure is not None:
             raise EngineDeadError(f"the engine has failed: {self._failure}") from self._failure
         if not token_ids:
@@ -113,9 +108,10 @@ class LocalEngine:
                 hint="set --rollout-max-prompt-len, or raise --vllm-max-model-len",
             )
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        return _Request(str(next(self._ids)), session_id, list(token_ids), vllm_params(params, self.max_model_len - len(token_ids)), future)
+        vllm = vllm_params(params, self.max_model_len - len(token_ids))
+        return VllmRequest(str(next(self._ids)), session_id, list(token_ids), params, vllm, future)
 
-    def _enqueue(self, requests: list[_Request]) -> None:
+    def _enqueue(self, requests: list[VllmRequest]) -> None:
         """Collect what is submitted in one turn of the loop and admit it between two engine steps, as one wave."""
         if not self._wave:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -170,65 +166,94 @@ class LocalEngine:
                 if is_closed:
                     return
 
-    def _admit(self, wave: list[_Request]) -> None:
+    def _admit(self, wave: list[VllmRequest]) -> None:
+        if self._held is not None:
+            self._held += wave
+            return
+        self._weights.wake()
         for request in wave:
             try:
-                request.internal_id = self.llm_engine.add_request(
-                    request.request_id, {"prompt_token_ids": request.token_ids}, request.params
-                )
+                token_ids = request.token_ids + request.done_ids
+                request.internal_id = self.llm_engine.add_request(request.request_id, {"prompt_token_ids": token_ids}, request.params)
             except Exception as exc:  # noqa: BLE001 - handed to the caller of this request
                 error = EngineError(f"vLLM refused a request of {len(request.token_ids)} prompt tokens: {exc}")
-                _call_in_loop(request.future, lambda f=request.future, e=error: _set_exception(f, e))
+                set_exception(request.future, error)
             else:
                 self._requests[request.request_id] = request
-                self._prompt_tokens += len(request.token_ids)
+                self._prompt_tokens += len(token_ids)
+                if request.done_text:  # a stop string may begin before the seam and end after it
+                    self.llm_engine.output_processor.request_states[request.internal_id].detokenizer.output_text = request.done_text
 
     def _step(self) -> None:
-        finished: list[tuple[_Request, Generation]] = []
+        finished: list[tuple[VllmRequest, Generation]] = []
         started = time.perf_counter()
         outputs = self.llm_engine.step()
+        self.steps += 1
         self._busy_seconds += time.perf_counter() - started
         for output in outputs:
             if output.finished:
                 request = self._requests.pop(output.request_id, None)
                 if request is not None:
                     self._cached_tokens += output.num_cached_tokens or 0
-                    completion = output.outputs[0]
-                    finished.append(
-                        (
-                            request,
-                            self._generation(
-                                request, completion.token_ids, completion.logprobs, completion.finish_reason or "stop", completion.text
-                            ),
-                        )
-                    )
+                    made = output.outputs[0]
+                    reason = made.finish_reason or "stop"
+                    generation = self._generation(request, made.token_ids, made.logprobs, reason, made.text, output.metrics)
+                    finished.append((request, generation))
         self._deliver(finished)
 
-    def _abort(self, requests: list[_Request]) -> None:
+    def _abort(self, requests: list[VllmRequest]) -> None:
         """Stop these requests; what they have generated so far is taken out of the output processor first."""
-        finished: list[tuple[_Request, Generation]] = []
+        finished: list[tuple[VllmRequest, Generation]] = []
         for request in requests:
+            token_ids, log_probs, _ = self._so_far(request)
             state = self.llm_engine.output_processor.request_states.get(request.internal_id)
-            token_ids = list(state.detokenizer.output_token_ids) if state and state.detokenizer else []
-            log_probs = state.logprobs_processor.logprobs if state and state.logprobs_processor else None
-            finished.append((request, self._generation(request, token_ids, log_probs, "abort", "")))
+            finished.append((request, self._generation(request, token_ids, log_probs, "abort", "", state and state.stats)))
             self._requests.pop(request.request_id, None)
         if requests:
             self.llm_engine.abort_request([request.internal_id for request in requests], internal=True)
         self._deliver(finished)
 
-    def _generation(self, request: _Request, token_ids: Sequence[int], logprobs: Any, reason: str, text: str) -> Generation:
-        token_ids = list(token_ids)
-        log_probs = [] if logprobs is None else list(logprobs.logprobs)
-        if logprobs is not None and len(log_probs) != len(token_ids):
-            log_probs = [logprobs.logprobs[start] for start in logprobs.start_indices]  # entries of other tokens beside the sampled one
+    def _so_far(self, request: VllmRequest) -> tuple[list[int], Any, str]:
+        """Token ids, vLLM's log-probs and (where it looks for stop strings) the text of a request that runs."""
+        state = self.llm_engine.output_processor.request_states.get(request.internal_id)
+        token_ids = list(state.detokenizer.output_token_ids) if state and state.detokenizer else []
+        log_probs = state.logprobs_processor.logprobs if state and state.logprobs_processor else None
+        return token_ids, log_probs, getattr(state.detokenizer, "output_text", "") if state else ""
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        """For the block, take what runs out of vLLM; afterwards it goes on from what it has, under the weights of then."""
+        parked = list(self._requests.values())
+        for request in parked:
+            token_ids, log_probs, request.done_text = self._so_far(request)
+            request.done_ids += token_ids
+            request.done_log_probs += sampled(log_probs, len(token_ids))
+            if request.version is None and token_ids:
+                request.version = self._weight_version
+        if parked:
+            self.llm_engine.abort_request([request.internal_id for request in parked], internal=True)
+        self._requests.clear()
+        try:
+            yield
+        finally:
+            for request in parked:
+                request.request_id = str(next(self._ids))
+                room = self.max_model_len - len(request.token_ids) - len(request.done_ids)
+                request.params = vllm_params(rest_of(request.asked, len(request.done_ids)), room)
+            self._admit(parked)
+
+    def _generation(self, request: VllmRequest, token_ids: Sequence[int], logprobs: Any, reason: str, text: str, times: Any) -> Generation:
+        log_probs = request.done_log_probs + sampled(logprobs, len(token_ids))
+        token_ids = request.done_ids + list(token_ids)
         self._generated_tokens += len(token_ids)
         if not request.params.detokenize or reason == "abort":
             ends_with_stop = reason == "stop" and bool(token_ids)
             text = self.tokenizer.decode(token_ids[:-1] if ends_with_stop else token_ids, skip_special_tokens=False)
-        return Generation(token_ids, log_probs, text, reason, self._weight_version)
+        version = self._weight_version if request.version is None else request.version
+        began = getattr(times, "scheduled_ts", None) or None
+        return Generation(token_ids, log_probs, text, reason, version, began)
 
-    def _deliver(self, finished: list[tuple[_Request, Generation]]) -> None:
+    def _deliver(self, finished: list[tuple[VllmRequest, Generation]]) -> None:
         """Resolve futures in their loop, in one call; in deterministic mode wait until the loop has reacted."""
         if not finished:
             return
@@ -240,7 +265,7 @@ class LocalEngine:
                 if not request.future.done():
                     request.future.set_result(generation)
             if self.deterministic:
-                _after_turns(loop, SETTLE_TURNS, settled.set)
+                after_turns(loop, SETTLE_TURNS, settled.set)
 
         try:
             loop.call_soon_threadsafe(resolve)
@@ -256,19 +281,48 @@ class LocalEngine:
         error.__cause__ = exc
         requests, self._requests = list(self._requests.values()), {}
         for request in requests:
-            _call_in_loop(request.future, lambda f=request.future: _set_exception(f, error))
+            set_exception(request.future, error)
 
-    # --- the runtime's side: called while no request is in flight ---------------------------------------------------
+    # --- the runtime's side -------------------------------------------------------------------------------------
 
-    def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
+    def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int, *, keep_requests: bool = False) -> None:
         def update() -> None:
-            self._abort(list(self._requests.values()))
-            self.llm_engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named_tensors)})
-            self.llm_engine.apply_model(repack_tied_head)
-            self.llm_engine.reset_prefix_cache()
-            self._weight_version = version
+            if not keep_requests:
+                self._abort(list(self._requests.values()))
+            with self._parked():
+                self._weights.replace(named_tensors)
+                self._weight_version = version
 
         self._sync_call(update)
+
+    def transfer(self, method: str, arguments: dict[str, Any]) -> None:
+        """One of the calls of vLLM's weight transfer. From `start_weight_update` to `finish_weight_update`, which is given the
+        version, nothing is generated; with `keep_requests` what was in flight then goes on.
+        """
+        arguments = dict(arguments)
+        version, keep_requests = arguments.pop("version", None), arguments.pop("keep_requests", False)
+
+        def transfer() -> None:
+            if method == "start_weight_update":
+                if not keep_requests:
+                    self._abort(list(self._requests.values()))
+                self._update.enter_context(self._parked())
+                self._held = []
+            self._weights.transfer(method, arguments)
+            if method == "finish_weight_update":
+                self._weight_version = version
+                held, self._held = self._held or [], None
+                self._update.close()
+                self._admit(held)
+
+        self._sync_call(transfer)
+
+    def sleep(self) -> None:
+        def sleep() -> None:
+            self._abort(list(self._requests.values()))
+            self._weights.sleep()
+
+        self._sync_call(sleep)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of tokens 1..T-1 of each sequence, from vLLM's prompt log-probs (raw: temperature 1)."""
@@ -277,7 +331,11 @@ class LocalEngine:
         params = VllmParams(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
 
         def score() -> list[list[float]]:
-            self._abort(list(self._requests.values()))
+            self._weights.wake()
+            with self._parked():
+                return scored()
+
+        def scored() -> list[list[float]]:
             found: dict[str, list[float]] = {}
             asked: list[str] = []
             try:
@@ -308,15 +366,14 @@ class LocalEngine:
         return done.result()
 
     def stats(self) -> dict[str, float]:
-        stats = {
+        counts = {
             "prompt_tokens": float(self._prompt_tokens),
             "generated_tokens": float(self._generated_tokens),
             "cached_tokens": float(self._cached_tokens),
             "busy_seconds": self._busy_seconds,
         }
-        self._prompt_tokens = self._generated_tokens = 0
-        self._busy_seconds = 0.0
-        return stats
+        told, self._told = self._told, counts  # only the stepping thread changes the counters: it may be at work
+        return {name: count - told.get(name, 0.0) for name, count in counts.items()}
 
     def close(self) -> None:
         """Stop the stepping thread and release the model."""
@@ -326,22 +383,3 @@ class LocalEngine:
         self._thread.join(timeout=10.0)
         shut_down(self.llm_engine)
         del self.llm_engine
-
-
-def _set_exception(future: asyncio.Future[Generation], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _call_in_loop(future: asyncio.Future[Generation], callback: Callable[[], None]) -> None:
-    try:
-        future.get_loop().call_soon_threadsafe(callback)
-    except RuntimeError:  # the loop was closed by an interrupt: nobody waits any more
-        return
-
-
-def _after_turns(loop: asyncio.AbstractEventLoop, turns: int, callback: Callable[[], Any]) -> None:
-    if turns == 0:
-        callback()
-    else:
-        loop.call_soon(_after_turns, loop, turns - 1, callback)

@@ -21,14 +21,26 @@ def prepare_environment() -> None:
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results; how much it says: vime.runtime.third_party
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit the threads' locks of this process
         "TOKENIZERS_PARALLELISM": "false",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def own_process_group() -> None:
+    """Make this process the only rank of torch.distributed, over a store in memory: vLLM would open a port on every interface for it."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        return
+    from torch._C._distributed_c10d import HashStore
+
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend=backend, store=HashStore(), rank=0, world_size=1)
 
 
 def _is_cpu_build() -> bool:
@@ -52,45 +64,60 @@ def engine_options(config: RunConfig, model_path: str, *, dtype: str, concurrenc
         "enable_prefix_caching": config.vllm_enable_prefix_caching,
         "max_num_seqs": max_num_seqs,
         "seed": config.rollout_seed,
-        "disable_log_stats": True,
+        "disable_log_stats": config.trace_step is None,  # a request's own times come with them
         "logprobs_mode": "processed_logprobs",
         "distributed_executor_backend": "uni",
         "generation_config": "vllm",
         "use_tqdm_on_load": False,
     }
+    if config.engine_tp > 1:
+        options |= {"tensor_parallel_size": config.engine_tp, "distributed_executor_backend": "mp"}
     return options | (_gpu_options(config) if torch.cuda.is_available() else _cpu_options(config, model_path, max_num_seqs))
 
 
+def transfer_backend(config: RunConfig) -> str | None:
+    """vLLM's name for the way that weights take from a trainer in another process, on GPUs."""
+    if config.runtime != "ray":
+        return None
+    return "ipc" if config.colocate else "nccl"
+
+
 def _gpu_options(config: RunConfig) -> dict[str, Any]:
+    backend = transfer_backend(config)
+    shares_device = config.colocate or config.runtime == "local"
     return {
         "enforce_eager": bool(config.vllm_enforce_eager),
         "max_model_len": config.vllm_max_model_len,
         "max_num_batched_tokens": config.vllm_max_num_batched_tokens,
-        "gpu_memory_utilization": config.vllm_gpu_memory_utilization or 0.5,  # the trainer lives on the same GPU
+        "gpu_memory_utilization": config.vllm_gpu_memory_utilization or (0.5 if shares_device else 0.9),
+        "enable_sleep_mode": config.colocate,
+        **({} if backend is None else {"weight_transfer_config": {"backend": backend}}),
     }
 
 
 def _cpu_options(config: RunConfig, model_path: str, max_num_seqs: int) -> dict[str, Any]:
     model = json.loads((Path(model_path) / "config.json").read_text())
-    longest = config.vllm_max_model_len or _longest_sequence(config, model.get("max_position_embeddings", 4096))
+    longest = config.vllm_max_model_len or longest_sequence(config, model.get("max_position_embeddings", 4096))
     return {
         "enforce_eager": True if config.vllm_enforce_eager is None else config.vllm_enforce_eager,
         "max_model_len": longest,
         # A prompt that is split over two steps crashes seeded requests: vLLM 0.32 then moves the offset of the request's
         # random generator, which a generator on the CPU does not have.
         "enable_chunked_prefill": False,
+        # The smallest that the CPU's attention takes: prompts shorter than a block are computed for each sample of a group.
+        "block_size": 32,
         "max_num_batched_tokens": max(longest, config.vllm_max_num_batched_tokens or 4096),
-        "kv_cache_memory_bytes": int((config.vllm_kv_cache_gib or _kv_cache_gib(config, model, longest, max_num_seqs)) * 2**30),
+        "kv_cache_memory_bytes": int((config.vllm_kv_cache_gib or kv_cache_gib(config, model, longest, max_num_seqs)) * 2**30),
     }
 
 
-def _longest_sequence(config: RunConfig, model_limit: int) -> int:
+def longest_sequence(config: RunConfig, model_limit: int) -> int:
     """What a prompt and a response may need together, without reserving for a context that nobody asked for."""
     responses = [config.rollout_max_response_len, *(dataset.max_response_len or 0 for dataset in config.eval_datasets)]
     return min(model_limit, max(4096, (config.rollout_max_prompt_len or 2048) + max(responses)))
 
 
-def _kv_cache_gib(config: RunConfig, model: dict[str, Any], longest: int, max_num_seqs: int) -> float:
+def kv_cache_gib(config: RunConfig, model: dict[str, Any], longest: int, max_num_seqs: int) -> float:
     """Room for the requests of a rollout at full length, between 0.25 and 4 GiB."""
     heads = model["num_attention_heads"]
     head_dim = model.get("head_dim") or model["hidden_size"] // heads
@@ -120,4 +147,5 @@ def vllm_params(params: SamplingParams, room: int) -> Any:
         flat_logprobs=True,
         detokenize=stop is not None,  # vLLM needs the text only to find stop strings
         output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,  # each request has parameters of its own
     )

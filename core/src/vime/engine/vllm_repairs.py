@@ -6,17 +6,16 @@ import gc
 from typing import Any
 
 
-def repack_tied_head(model: Any) -> None:
-    """Rebuild the packed copy of a tied output head.
+def share_tied_head(model: Any) -> None:
+    """Give a tied output head the packed weight of its embedding.
 
-    vLLM's CPU linear layers keep a pre-packed copy of their weight. A reload refreshes it for every layer but a head
-    that shares the embedding's parameter, which would go on answering with the old weights.
+    vLLM's CPU layers compute with a pre-packed copy of their weight. A reload renews that of the embedding, which never
+    multiplies, and leaves out a head that shares the embedding's parameter: it would go on answering with the old weights.
     """
     head = getattr(model, "lm_head", None)
-    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
-    method = getattr(head, "quant_method", None)
-    if head is not None and embedding is not None and method is not None and getattr(model.config, "tie_word_embeddings", False):
-        method.process_weights_after_loading(head)
+    packed = getattr(getattr(getattr(model, "model", None), "embed_tokens", None), "cpu_linear", None)
+    if head is not None and packed is not None and getattr(model.config, "tie_word_embeddings", False):
+        head.cpu_linear = packed
 
 
 def shut_down(llm_engine: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib.metadata
 import re
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -185,10 +184,10 @@ def discover(path: Sequence[str] | None = None) -> Catalog:
         text = _entry_points_text(dist)
         if GROUP not in text:
             continue
-        name = _distribution_name(dist)
-        if canonicalize_name(name) not in seen:
-            seen.add(canonicalize_name(name))
-            entries.extend(_entries(dist, name, text))
+        metadata = _Metadata.of(dist)
+        if canonicalize_name(metadata.name) not in seen:
+            seen.add(canonicalize_name(metadata.name))
+            entries.extend(_entries(dist, metadata, text))
     ordered = sorted(dict.fromkeys(entries), key=lambda entry: (entry.key, entry.distribution))
     return Catalog(tuple(ordered), vime_version())
 
@@ -239,11 +238,11 @@ def unreadable_entry_points() -> PluginError | None:
         try:
             list(dist.entry_points)
         except Exception as error:  # noqa: BLE001 - what it is depends on the version of Python
-            who = f"distribution {_distribution_name(dist)} {_version(dist)}"
+            metadata = _Metadata.of(dist)
             return PluginError(
-                f"{who}: Python cannot read its entry_points.txt ({type(error).__name__}), "
+                f"distribution {metadata.name} {metadata.version}: Python cannot read its entry_points.txt ({type(error).__name__}), "
                 "and so none beside it: vLLM and others list theirs",
-                hint=f"pip uninstall {_distribution_name(dist)}, or report it to its authors",
+                hint=f"pip uninstall {metadata.name}, or report it to its authors",
             )
     return None
 
@@ -258,20 +257,37 @@ def _entry_points_text(dist: importlib.metadata.Distribution) -> str:
         return ""
 
 
-def _distribution_name(dist: importlib.metadata.Distribution) -> str:
-    name: str | None = None
-    with contextlib.suppress(OSError, UnicodeDecodeError, KeyError):
-        name = dist.metadata["Name"]
-    return name or _folder(dist).name.split("-")[0] or "unknown"
+@dataclass(frozen=True)
+class _Metadata:
+    """What a distribution says of itself, read once: Python parses the whole file, README and all, for every look at it."""
 
+    name: str
+    version: str
+    """Both are those of the folder's name where the metadata does not give them."""
+    requires: list[str]
+    fault: str | None
+    """What is wrong with it."""
 
-def _version(dist: importlib.metadata.Distribution) -> str:
-    """The version that the metadata gives, else that of the folder's name."""
-    version: str | None = None
-    with contextlib.suppress(OSError, UnicodeDecodeError, KeyError):
-        version = dist.metadata["Version"]
-    in_name = re.match(r"[^-]+-(.+)\.(dist|egg)-info$", _folder(dist).name)
-    return version or (in_name[1] if in_name else "unknown")
+    @classmethod
+    def of(cls, dist: importlib.metadata.Distribution) -> _Metadata:
+        given: dict[str, str | None] = {}
+        requires: list[str] = []
+        fault: str | None = None
+        try:
+            message: Any = dist.metadata
+            given = {key: message.get(key) for key in ("Name", "Version")}
+            requires = dist.requires or []
+        except FileNotFoundError:  # so says importlib_metadata, which answers in Python's place where it has been imported
+            given = {"Name": None, "Version": None}
+        except (OSError, UnicodeDecodeError, KeyError) as error:
+            fault = f"its metadata cannot be read: {error}"
+        missing = [key for key, value in given.items() if not value]
+        if fault is None:
+            fault = f"its metadata has no {' and no '.join(missing)}" if missing else _bad_requirement(requires)
+        folder = _folder(dist).name
+        in_name = re.match(r"[^-]+-(.+)\.(dist|egg)-info$", folder)
+        name = given.get("Name") or folder.split("-")[0] or "unknown"
+        return cls(name, given.get("Version") or (in_name[1] if in_name else "unknown"), requires, fault)
 
 
 def _folder(dist: importlib.metadata.Distribution) -> Path:
@@ -279,32 +295,24 @@ def _folder(dist: importlib.metadata.Distribution) -> Path:
     return Path(str(getattr(dist, "_path", "")))
 
 
-def _entries(dist: importlib.metadata.Distribution, name: str, text: str) -> list[PluginEntry]:
+def _entries(dist: importlib.metadata.Distribution, metadata: _Metadata, text: str) -> list[PluginEntry]:
     location = str(_folder(dist).parent)
-    fault = _metadata_fault(dist)
-    requires = None if fault else _requires_vime(dist.requires or [])
+    requires = None if metadata.fault else _requires_vime(metadata.requires)
     found: list[PluginEntry] = []
     for line in _section(text):
         entry_name, equals, target = (part.strip() for part in line.partition("="))
-        problem = fault
+        problem = metadata.fault
         if not equals or not entry_name or not _TARGET.match(target):
             problem = f"its entry point {line!r} is not of the form name = module or name = module:Class"
         elif not _NAME.match(entry_name):
             problem = f"its name {entry_name!r} has other characters than ASCII letters, digits, '.', '_' and '-' between them"
-        found.append(PluginEntry(entry_name, target, name, _version(dist), location, requires, problem))
+        found.append(PluginEntry(entry_name, target, metadata.name, metadata.version, location, requires, problem))
     return found
 
 
-def _metadata_fault(dist: importlib.metadata.Distribution) -> str | None:
-    """What is wrong with the metadata of a whole distribution, or None."""
-    try:
-        missing = [key for key in ("Name", "Version") if not dist.metadata[key]]
-        lines = dist.requires or []
-    except (OSError, UnicodeDecodeError, KeyError) as error:
-        return f"its metadata cannot be read: {error}"
-    if missing:
-        return f"its metadata has no {' and no '.join(missing)}"
-    for line in lines:
+def _bad_requirement(requires: Iterable[str]) -> str | None:
+    """What is wrong with a list of Requires-Dist lines, or None."""
+    for line in requires:
         try:
             Requirement(line)
         except InvalidRequirement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -9,18 +10,23 @@ from packaging.utils import canonicalize_name
 
 from vime.errors import CheckpointError, PluginError
 from vime.plugins.discovery import vime_version
+from vime.redact import Redactor
 
 FORMAT = 1
 
 
 def make_lock(plugins: Sequence[Mapping[str, Any]], paths: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """A lock: `plugins` have name, distribution, version, target and settings; `paths` are path functions by flag."""
-    return {
+    """A lock: `plugins` have name, distribution, version, target and settings; `paths` are path functions by flag.
+
+    Secrets among the settings are masked, so that another key of the same service makes no difference.
+    """
+    lock = {
         "format": FORMAT,
         "vime": vime_version(),
         "plugins": [dict(plugin) for plugin in plugins],
         "paths": {flag: list(values) for flag, values in paths.items()},
     }
+    return Redactor.of(os.environ, lock).data(lock)
 
 
 def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -34,6 +40,8 @@ def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[
         raise CheckpointError(
             f"the checkpoint holds no plugin lock of format {FORMAT}", hint="--ignore-plugin-lock goes on without comparing the plugins"
         )
+    hides = Redactor.of(os.environ, saved, current)
+    saved, current = hides.data(saved), hides.data(current)
     now = {canonicalize_name(plugin["name"]): plugin for plugin in current["plugins"]}
     before = {canonicalize_name(plugin["name"]): plugin for plugin in saved["plugins"]}
     missing = [plugin for key, plugin in before.items() if key not in now]
@@ -69,11 +77,32 @@ def compare_locks(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[
 
 def require_same(expected: Mapping[str, Any], here: Mapping[str, Any], where: str) -> None:
     """Refuse any difference: what each worker process must load is exactly what the driver has. `where` names the worker."""
-    differences = compare_locks(expected, here)
+    difference = _difference(expected, here)
+    if difference is not None:
+        raise PluginError(
+            f"{where} does not have the driver's plugins: {difference}", hint="install the same versions, and the same files, on every node"
+        )
+
+
+def _difference(expected: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """The first thing in which a worker's lock is not the driver's, in words; None where they are the same."""
     if expected["vime"] != here["vime"]:
-        differences.insert(0, f"vime is {here['vime']}, and {expected['vime']} in the driver")
-    if differences:
-        raise PluginError(f"{where} does not have the driver's plugins: {differences[0]}", hint="install the same versions on every node")
+        return f"vime is {here['vime']}, and {expected['vime']} in the driver"
+    found = {canonicalize_name(plugin["name"]): plugin for plugin in here["plugins"]}
+    wanted = {canonicalize_name(plugin["name"]): plugin for plugin in expected["plugins"]}
+    for key, plugin in wanted.items():
+        if key not in found:
+            return f"{_origin(plugin)} is missing"
+        if _origin(found[key]) != _origin(plugin):
+            return f"it has {_origin(found[key])}, the driver {_origin(plugin)}"
+        if found[key] != plugin:
+            odd = next(name for name in plugin if found[key].get(name) != plugin[name])
+            return f"{_origin(plugin)} has {odd} {found[key].get(odd)!r} there, and {plugin[odd]!r} in the driver"
+    if list(found) != list(wanted):
+        return "it has " + ", ".join(map(_origin, found.values())) + ", the driver " + ", ".join(map(_origin, wanted.values()))
+    if here["paths"] != expected["paths"]:
+        return f"its path functions are {here['paths']}, those of the driver {expected['paths']}"
+    return None
 
 
 def _origin(plugin: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from vime.plugins.lock import make_lock
 from vime.plugins.markers import PROJECT
 from vime.plugins.paths import load_path_function
 from vime.plugins.reference import HookReference
-from vime.plugins.settings import Settings
+from vime.plugins.settings import Settings, settings_as_json
 from vime.plugins.validation import CheckedHook, check_hooks
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class PluginManager:
         settings = build_settings(settings_class(target, label), raw, label)
         obj = build(target, settings, label)
         functions = self._register_in_pluggy(obj, name, label, checked)
-        as_json = "{}" if settings is None else settings.model_dump_json()
+        as_json = settings_as_json(settings)
         loaded = LoadedPlugin(name, distribution, version, where, obj, settings)
         for hook in checked:
             reference = None

@@ -26,10 +26,24 @@ a class without a constructor of its own finds the values in `self.settings` fro
 
 from __future__ import annotations
 
+import json
+
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+from vime.redact import revealed
 
 
 class Settings(BaseModel):
     """Base of a plugin's settings: frozen, unknown keys refused, the docstring under a field is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+
+# For the classes that inherit from it. This one has no fields, and looking for their docstrings would read this file in every start.
+Settings.model_config["use_attribute_docstrings"] = True
+
+
+def settings_as_json(settings: BaseModel | None) -> str:
+    """The settings as another process needs them to build the plugin again: with what SecretStr and its like hide."""
+    return "{}" if settings is None else json.dumps(revealed(settings.model_dump()), default=to_jsonable_python)

@@ -164,6 +164,9 @@ def compact_sample(row: dict[str, Any], reward_key: str | None) -> dict[str, Any
         sample["rewards"] = clipped(row["reward"], MAX_METADATA)
     if row["metadata"] and row["metadata"] != "{}":
         sample["metadata"] = clipped(row["metadata"], MAX_METADATA)
+    if row.get("verdicts"):
+        said = [f"{each['plugin']} ({each['hook']}): {each['verdict']}" for each in row["verdicts"]]
+        sample["hooks"] = clipped("; ".join(said), MAX_METADATA)
     if len(set(row["weight_versions"] or ())) > 1:
         sample["versions"] = row["weight_versions"]
     return sample

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vime.rollout.ending import RolloutEnd
+from vime.track.trace import Tracer
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -29,5 +30,7 @@ class RolloutContext:
     deterministic: bool
     endpoint: HttpSessions | None = None
     """The HTTP endpoint in front of the engine, under --serve-engine."""
+    tracer: Tracer = field(default_factory=Tracer)
+    """Told where the time of each sample goes, under --trace-step."""
     end: RolloutEnd = field(default_factory=RolloutEnd)
     """Reached when what still generates is to stop; every training rollout has its own."""

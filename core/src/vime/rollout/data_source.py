@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from vime.data.dataset import Dataset, load_dataset
 from vime.errors import CheckpointError, ConfigError, ContractError
 from vime.rollout.buffer import take_first, take_with_filter
-from vime.sample import Sample, rollouts
+from vime.sample import Sample, note_verdict, rollouts
 
 STATE_VERSION = 1
 
@@ -268,15 +268,18 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         before = len(self.buffer)
         groups = take_with_filter(self.buffer_filter, self.args, self.rollout_id, self.buffer, num_samples)
         self._discarded += before - len(self.buffer) - len(groups)
+        name = getattr(self.buffer_filter, "plugin", None) or getattr(self.buffer_filter, "__name__", "buffer_filter")
+        for group in groups:
+            note_verdict(group, "buffer_filter", name, "chosen")
         return groups
 
     def _fresh(self, groups: list[list[Sample]]) -> list[list[Sample]]:
-        """Without those whose newest tokens are more than `max_staleness` weight versions old. Pending ones have no age."""
+        """Without those with a sample whose newest tokens are more than `max_staleness` weight versions old. Pending ones have no age."""
         limit = getattr(self.args, "max_staleness", None)
         if limit is None or self.weight_version is None:
             return groups
         oldest = self.weight_version - limit
-        fresh = [group for group in groups if _newest_version(group, oldest) >= oldest]
+        fresh = [group for group in groups if _version(group, oldest) >= oldest]
         self._stale += sum(map(len, groups)) - sum(map(len, fresh))
         return fresh
 
@@ -294,7 +297,7 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self.buffer.extend(samples)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "buffer": [[_plain(sample) for sample in group] for group in self.buffer]}
+        return {**super().state_dict(), "buffer": [[plain_sample(sample) for sample in group] for group in self.buffer]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -308,8 +311,9 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         return super().take_metrics() | {key: float(count) for key, count in counts.items()}
 
 
-def _newest_version(group: list[Sample], default: int) -> int:
-    return max((version for sample in group for version in sample.weight_versions), default=default)
+def _version(group: list[Sample], default: int) -> int:
+    """The version of the newest tokens of the sample that is furthest behind."""
+    return min((max(sample.weight_versions) for sample in group if sample.weight_versions), default=default)
 
 
 def permutation(n: int, seed: int) -> array[int]:
@@ -325,8 +329,8 @@ def permutation(n: int, seed: int) -> array[int]:
     return order
 
 
-def _plain(sample: Sample) -> dict[str, Any]:
-    """The sample as JSON data. Raises ContractError, naming the field, for what a checkpoint cannot hold."""
+def plain_sample(sample: Sample) -> dict[str, Any]:
+    """The sample as JSON data, for a checkpoint. Raises ContractError, naming the field, for what a checkpoint cannot hold."""
     data = sample.to_dict()
     try:
         json.dumps(data)

@@ -16,7 +16,8 @@ from vime.rollout.generate import GroupResult, generate_group, train_sampling_pa
 from vime.rollout.hook_guards import check_verdict
 from vime.rollout.source_guards import check_fetched
 from vime.rollout.unchanged import watched
-from vime.sample import Sample, Status
+from vime.sample import KEPT, Sample, Status, note_verdict
+from vime.track.trace import Tracer
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -43,6 +44,8 @@ class Collected:
     fetched_groups: int = 0
     samples_generated: int = 0
     samples_from_buffer: int = 0
+    samples_stale: int = 0
+    """Samples that came out of the buffer too old to be trained; a data source may count others."""
     tokens: int = 0
     """Response tokens of the groups that have ended, without those that came out of the buffer."""
     retries: int = 0
@@ -53,11 +56,14 @@ class Collected:
         self.drop_reasons[reason] += 1
 
 
-async def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample]) -> DynamicFilterOutput:
-    """Ask every filter, in the user's order; the first refusal gives the verdict and its reason."""
+async def judge(filters: list[HookFunction], config: RunConfig, group: list[Sample], tracer: Tracer | None = None) -> DynamicFilterOutput:
+    """Ask every filter, in the user's order; the first refusal gives the verdict and its reason. A group is judged once."""
+    if group and all(getattr(sample, KEPT, False) for sample in group):
+        return DynamicFilterOutput(keep=True)
     before = [id(sample) for sample in group]
     for function in filters:
-        with watched(config, function, group):
+        of_samples = (tracer or Tracer()).of_samples(group, f"{function.plugin}/{function.hook}")
+        with watched(config, function, group), of_samples:
             verdict = await function.acall(args=config, samples=group)
         if [id(sample) for sample in group] != before:
             order = sorted(map(id, group)) == sorted(before)
@@ -67,9 +73,25 @@ async def judge(filters: list[HookFunction], config: RunConfig, group: list[Samp
                 hint="return a verdict only; to leave single samples out, set sample.remove_sample in rollout_sample_filter",
             )
         output = check_verdict(function.label, function.plugin, verdict, group)
+        note_verdict(group, function.hook, function.plugin, "keep" if output.keep else f"drop: {output.reason}")
         if not output.keep:
             return output
     return DynamicFilterOutput(keep=True)
+
+
+def fetch(context: RolloutContext, source: DataSource, count: int, seen: dict[int, Sample]) -> list[list[Sample]]:
+    """At most `count` groups of the data source, checked; `seen` is as for `check_fetched`."""
+    maker = context.plugins.claimed("make_data_source")
+    who = f"the data source {type(source).__name__}" + (f" of {maker.label}" if maker is not None else "")
+    try:
+        groups = source.get_samples(count)
+    except VimeError:
+        raise
+    except Exception as error:
+        error.add_note(f"in get_samples of {who}")
+        raise
+    check_fetched(who, groups, count, context.config.n_samples_per_prompt, seen)
+    return list(groups)
 
 
 class DynamicSampling:
@@ -116,7 +138,7 @@ class DynamicSampling:
             await self._abandon()
             raise
         if len(self.collected.kept) < self.target:
-            self._when_exhausted()
+            when_exhausted(self.collected, self.context.config, self.bound)
         self.collected.kept.sort(key=lambda group: min(sample.index or 0 for sample in group))
         return self.collected
 
@@ -127,7 +149,7 @@ class DynamicSampling:
         """Submit another wave whenever fewer groups are in flight than are missing, until the bound."""
         while not self.exhausted and len(self.running) < self._missing():
             count = min(self.wave, self.bound - self.collected.fetched_groups)
-            groups = self._fetch(count) if count > 0 else []
+            groups = fetch(self.context, self.source, count, self.seen) if count > 0 else []
             if not groups:
                 self.exhausted = True
                 return
@@ -138,20 +160,6 @@ class DynamicSampling:
                 task = asyncio.ensure_future(generate_group(self.context, group, self.params, rollout_id=self.rollout_id))
                 self.running[task] = self.submitted = self.submitted + 1
                 task.add_done_callback(self._note_completed)
-
-    def _fetch(self, count: int) -> list[list[Sample]]:
-        """At most `count` groups of the data source, checked."""
-        maker = self.context.plugins.claimed("make_data_source")
-        who = f"the data source {type(self.source).__name__}" + (f" of {maker.label}" if maker is not None else "")
-        try:
-            groups = self.source.get_samples(count)
-        except VimeError:
-            raise
-        except Exception as error:
-            error.add_note(f"in get_samples of {who}")
-            raise
-        check_fetched(who, groups, count, self.context.config.n_samples_per_prompt, self.seen)
-        return list(groups)
 
     def _note_completed(self, task: asyncio.Task[GroupResult]) -> None:
         self.completed.append(task)
@@ -189,7 +197,7 @@ class DynamicSampling:
         elif self._missing() <= 0:
             collected.surplus.append(result.group)
         else:
-            verdict = await judge(self.filters, self.context.config, result.group)
+            verdict = await judge(self.filters, self.context.config, result.group, self.context.tracer)
             if verdict.keep or (verdict.keep_when_insufficient and coming < self._missing()):
                 collected.kept.append(result.group)
             else:
@@ -221,27 +229,28 @@ class DynamicSampling:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _when_exhausted(self) -> None:
-        """The batch is not full and nothing more may be fetched: error, fill up, or go on with less."""
-        collected, config = self.collected, self.context.config
-        policy = config.on_exhausted
-        if policy == "fallback":
-            filling, collected.dropped = collected.dropped[: self._missing()], collected.dropped[self._missing() :]
-            collected.kept += [group for group, _ in filling]
-            collected.drop_reasons = Counter(reason for _, reason in collected.dropped)
-        if len(collected.kept) >= self.target or (policy == "underfill" and collected.kept):
-            return
-        reasons = ", ".join(f"{reason} {count}" for reason, count in collected.drop_reasons.most_common()) or "none"
-        counts = f"{len(collected.kept)} of {self.target} groups kept, "
-        counts += f"{len(collected.dropped)} dropped ({reasons}), {len(collected.failed)} failed"
-        counts += "".join(f"; {count} x {reason}" for reason, count in collected.failure_reasons.most_common(3))
-        if collected.fetched_groups < self.bound:
-            raise DataError(
-                f"the data source ran out after {collected.fetched_groups} groups: {counts}",
-                hint="add prompts, lower --rollout-batch-size, or use --on-exhausted underfill",
-            )
-        loosen = "loosen the filter" if collected.dropped else "see to what fails (--on-reward-error raise shows the first error)"
-        raise ContractError(
-            f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}",
-            hint=f"{loosen}, raise --dynamic-sampling-max-rounds, or choose --on-exhausted fallback|underfill",
+
+def when_exhausted(collected: Collected, config: RunConfig, bound: int) -> None:
+    """The batch is not full and nothing more may be fetched: error, fill up, or go on with less."""
+    policy, target = config.on_exhausted, config.rollout_batch_size
+    if policy == "fallback":
+        missing = target - len(collected.kept)
+        filling, collected.dropped = collected.dropped[:missing], collected.dropped[missing:]
+        collected.kept += [group for group, _ in filling]
+        collected.drop_reasons = Counter(reason for _, reason in collected.dropped)
+    if len(collected.kept) >= target or (policy == "underfill" and collected.kept):
+        return
+    reasons = ", ".join(f"{reason} {count}" for reason, count in collected.drop_reasons.most_common()) or "none"
+    counts = f"{len(collected.kept)} of {target} groups kept, "
+    counts += f"{len(collected.dropped)} dropped ({reasons}), {len(collected.failed)} failed"
+    counts += "".join(f"; {count} x {reason}" for reason, count in collected.failure_reasons.most_common(3))
+    if collected.fetched_groups < bound:
+        raise DataError(
+            f"the data source ran out after {collected.fetched_groups} groups: {counts}",
+            hint="add prompts, lower --rollout-batch-size, or use --on-exhausted underfill",
         )
+    loosen = "loosen the filter" if collected.dropped else "see to what fails (--on-reward-error raise shows the first error)"
+    raise ContractError(
+        f"dynamic sampling gave up after {collected.fetch_rounds} fetches of {collected.fetched_groups} groups: {counts}",
+        hint=f"{loosen}, raise --dynamic-sampling-max-rounds, or choose --on-exhausted fallback|underfill",
+    )

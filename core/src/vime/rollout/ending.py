@@ -7,13 +7,18 @@ short answer, is told by `CallEngine`, the engine as one call of a custom genera
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vime.engine.base import Engine, SamplingParams
 from vime.errors import EngineError
 from vime.outputs import Generation
+
+if TYPE_CHECKING:
+    from vime.sample import Sample
+    from vime.track.trace import Tracer
 
 LATE_REQUESTS = 100
 """Requests that one call may make after the end before they raise."""
@@ -33,8 +38,10 @@ class CallEngine:
     asks more than LATE_REQUESTS times all the same gets an EngineError.
     """
 
-    def __init__(self, engine: Engine, end: RolloutEnd) -> None:
+    def __init__(self, engine: Engine, end: RolloutEnd, sample: Sample | None = None, tracer: Tracer | None = None) -> None:
+        """`tracer` is told of the requests as those of `sample`."""
         self._engine, self._end = engine, end
+        self._sample, self._tracer = sample, tracer
         self._late = 0
         self.was_cut = False
         """Whether the end of the rollout cut a request of this call short, or answered it."""
@@ -42,12 +49,14 @@ class CallEngine:
     async def generate(self, token_ids: Sequence[int], sampling_params: SamplingParams, *, session_id: str | None = None) -> Generation:
         if self._end.reached:
             return await self._answer_late()
-        return self._noted(await self._engine.generate(token_ids, sampling_params, session_id=session_id))
+        submitted = time.monotonic()
+        return self._noted(await self._engine.generate(token_ids, sampling_params, session_id=session_id), submitted)
 
     async def generate_many(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Generation]:
         if self._end.reached:
             return [await self._answer_late() for _ in requests]
-        return [self._noted(generation) for generation in await self._engine.generate_many(requests)]
+        submitted = time.monotonic()
+        return [self._noted(generation, submitted) for generation in await self._engine.generate_many(requests)]
 
     async def abort(self, session_id: str) -> None:
         await self._engine.abort(session_id)
@@ -63,7 +72,9 @@ class CallEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def _noted(self, generation: Generation) -> Generation:
+    def _noted(self, generation: Generation, submitted: float) -> Generation:
+        if self._tracer is not None and self._sample is not None:
+            self._tracer.generation(self._sample, submitted, generation)
         self.was_cut |= self._end.reached and generation.finish_reason == "abort"
         return generation
 

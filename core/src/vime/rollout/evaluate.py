@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError, EngineError
 from vime.outputs import RolloutFnEvalOutput
-from vime.rollout.generate import eval_sampling_params, generate_group
+from vime.rollout.generate import GroupResult, eval_sampling_params, generate_group
 from vime.rollout.metrics import part_means
 from vime.sample import Sample, Status, rollouts
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
     from vime.config.run_config import RunConfig
     from vime.data.dataset import Dataset, PromptRow
+    from vime.engine.base import SamplingParams
     from vime.rollout.context import RolloutContext
 
 
@@ -44,17 +47,24 @@ class EvalDataset:
         )
 
 
-async def evaluate(context: RolloutContext, datasets: list[EvalDataset], rollout_id: int) -> RolloutFnEvalOutput:
-    """Generate and score all datasets concurrently. Failed samples have reward 0 in `rewards` and count as wrong."""
+async def evaluate(
+    context: RolloutContext, datasets: list[EvalDataset], rollout_id: int, progress: Callable[[int, int], None] | None = None
+) -> RolloutFnEvalOutput:
+    """Generate and score all datasets concurrently. Failed samples have reward 0 in `rewards` and count as wrong.
+
+    `progress` sees how many prompts are done, of how many, after each.
+    """
+    done, total = itertools.count(1), sum(len(dataset.rows) for dataset in datasets)
+
+    async def answered(group: list[Sample], params: SamplingParams, dataset: EvalDataset) -> GroupResult:
+        result = await generate_group(context, group, params, rollout_id=rollout_id, evaluation=True, dataset=dataset.config)
+        if progress is not None:
+            progress(next(done), total)
+        return result
 
     async def run(dataset: EvalDataset) -> dict[str, list[Any]]:
         params = eval_sampling_params(dataset.config)
-        results = await asyncio.gather(
-            *(
-                generate_group(context, group, params, rollout_id=rollout_id, evaluation=True, dataset=dataset.config)
-                for group in dataset.groups()
-            )
-        )
+        results = await asyncio.gather(*(answered(group, params, dataset) for group in dataset.groups()))
         samples = [sample for result in results for sample in result.group]
         for sample in samples:
             _refuse_unfinished(context, dataset.config, sample)

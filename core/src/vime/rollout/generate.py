@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import hashlib
 import inspect
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from vime.rollout.ending import CallEngine
 from vime.rollout.hook_guards import Place, check_distinct, check_generated
 from vime.rollout.reward_failures import REASON
 from vime.rollout.unchanged import watched
-from vime.sample import Sample, Status, rollouts
+from vime.sample import Sample, Status, note_verdict, rollouts
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
@@ -133,11 +136,23 @@ class GroupResult:
         return self.group
 
 
+@functools.lru_cache(maxsize=64)
+def _encoded_text(tokenizer: Any, prompt: str) -> tuple[int, ...]:
+    return tuple(encode_prompt(tokenizer, prompt))
+
+
+def _encoded(tokenizer: Any, prompt: str | list[dict[str, Any]]) -> list[int]:
+    """The tokens of a prompt. That of a group is encoded once."""
+    if isinstance(prompt, str) and isinstance(tokenizer, Hashable):
+        return list(_encoded_text(tokenizer, prompt))
+    return encode_prompt(tokenizer, prompt)
+
+
 async def default_generate(context: RolloutContext, sample: Sample, sampling_params: SamplingParams) -> Sample:
     """Continue one sample on the engine: from its prompt, or from the response tokens that it already has."""
     tokenizer = context.engine.tokenizer
     if not sample.tokens:
-        sample.tokens = encode_prompt(tokenizer, sample.prompt)
+        sample.tokens = _encoded(tokenizer, sample.prompt)
     if not sample.tokens:
         raise ContractError(f"sample {sample.index}: the prompt is empty", hint="drop empty prompts from the data")
     left = sampling_params.get("max_new_tokens", context.config.rollout_max_response_len) - sample.response_length
@@ -151,7 +166,9 @@ async def default_generate(context: RolloutContext, sample: Sample, sampling_par
         params["min_new_tokens"] = max(0, sampling_params.get("min_new_tokens", 0) - sample.response_length)
         if context.config.mask_offpolicy_in_partial_rollout:
             sample.loss_mask = [0] * sample.response_length
+    submitted = time.monotonic()
     generation = await context.engine.generate(sample.tokens, params, session_id=sample.session_id)
+    context.tracer.generation(sample, submitted, generation)
     sample.append_response_tokens(
         context.config,
         tokens=generation.token_ids,
@@ -201,7 +218,7 @@ async def generate_sample(
     function = _generate_function(context, sample, dataset)
     if function is None:
         return [await default_generate(context, sample, sampling_params)]
-    place, engine = Place.of(sample), CallEngine(context.engine, context.end)
+    place, engine = Place.of(sample), CallEngine(context.engine, context.end, sample, context.tracer)
     arguments = {
         "args": context.config,
         "sample": sample,
@@ -210,13 +227,15 @@ async def generate_sample(
         "engine": engine,
     }
     try:
-        with watched(context.config, function), calling_engine(engine):
+        of_sample = context.tracer.of_samples([sample], f"{function.plugin}/{function.hook}")
+        with watched(context.config, function), calling_engine(engine), of_sample:
             if function.is_async:
                 result = await function.acall(**arguments)
             else:  # it may block on its agent, so it gets a thread
                 result = await asyncio.to_thread(function.call, **arguments)
                 result = await result if inspect.isawaitable(result) else result
         siblings = check_generated(function.label, place, result)
+        note_verdict(siblings, function.hook, function.plugin, "generated" if len(siblings) == 1 else f"one of {len(siblings)}")
     except Exception as error:
         if engine.was_cut:  # an answer that was cut off is not what the function reckons with
             raise CutShortError from error
@@ -285,6 +304,7 @@ async def generate_group(
     Rollouts that are complete already (a surplus group out of the buffer) are kept as they are. One whose reward fails
     under `--on-reward-error drop` is generated once more, alone.
     """
+    started = time.monotonic()
     result = GroupResult([Slot(siblings) for siblings in rollouts(group)])
     from_buffer = sum(len(slot.samples) for slot in result.slots if slot.samples[0].status is not Status.PENDING)
     tokens_before = sum(sample.response_length for sample in group)
@@ -296,7 +316,8 @@ async def generate_group(
         function = _generate_function(context, samples[0], dataset)
         if function is not None:
             check_distinct(function.label, samples, len(result.slots), len(rollouts(samples)))
-        await context.scorer.score_group(samples, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
+        scoring: dict[str, Any] = {"evaluation": evaluation, "dataset": dataset, "rollout_id": rollout_id, "tracer": context.tracer}
+        await context.scorer.score_group(samples, **scoring)
         for slot in result.slots:  # a rollout_sample_hook may have put other objects into their places
             slot.samples, samples = samples[: len(slot.samples)], samples[len(slot.samples) :]
 
@@ -307,6 +328,7 @@ async def generate_group(
             slot.restart()
         result.retries += len(to_retry)
         await run(to_retry, 1 + context.config.generation_retries)
+    context.tracer.finished(result.group, started)
     result.generated = len(result.group) - from_buffer
     result.tokens = sum(sample.response_length for sample in result.group) - tokens_before
     return result

@@ -33,6 +33,8 @@ def dropped_metrics(collected: Collected) -> dict[str, float]:
         "samples_aborted": collected.samples_aborted,
         "samples_failed": sum(map(len, collected.failed)),
     }
+    if collected.samples_stale:
+        metrics["samples_stale"] = collected.samples_stale
     metrics |= {f"dynamic_filter/drop_{reason}": count for reason, count in collected.drop_reasons.items()}
     return metrics
 

@@ -9,6 +9,7 @@ from vime.errors import VimeError
 from vime.isolation import IsolatedTimeout
 from vime.rollout.reward_guard import BadRewardError, RewardTimeoutError, where
 from vime.rollout.reward_worker import WorkerError
+from vime.sample import note_verdict
 
 if TYPE_CHECKING:
     from vime.sample import Sample
@@ -22,14 +23,16 @@ class RewardFailures:
 
     def __init__(self, policy: str) -> None:
         self._outcome = {"drop": "are generated again, and dropped when that fails too", "zero": "get 0"}.get(policy, "end the run")
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+        """Of training and of evaluations."""
         self._known: set[tuple[str, str]] = set()
         self._notices: list[str] = []
 
     def add(self, plugin: str, error: Exception, sample: Sample, *, evaluation: bool) -> None:
         """Count a failure, and remember of whom it is in the sample."""
         kind = _kind(error)
-        self._counts[plugin, kind] += 1
+        self._counts[evaluation][plugin, kind] += 1
+        note_verdict([sample], "custom_rm", plugin, f"failed: {kind}")
         setattr(sample, REASON, f"the reward {plugin!r} failed ({kind})")
         if (plugin, kind) in self._known:
             return
@@ -41,9 +44,9 @@ class RewardFailures:
             f"such samples {outcome}, and are counted in {'eval' if evaluation else 'rollout'}/reward_errors/{plugin}/{kind}"
         )
 
-    def take_counts(self) -> dict[str, float]:
-        """`reward_errors/<plugin>/<kind>` since the last call."""
-        counts, self._counts = self._counts, Counter()
+    def take_counts(self, *, evaluation: bool = False) -> dict[str, float]:
+        """`reward_errors/<plugin>/<kind>` of training, or of evaluations, since the last call."""
+        counts, self._counts[evaluation] = self._counts[evaluation], Counter()
         return {f"reward_errors/{plugin}/{kind}": float(count) for (plugin, kind), count in sorted(counts.items())}
 
     def take_notices(self) -> list[str]:

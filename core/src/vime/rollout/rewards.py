@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from itertools import compress
@@ -28,7 +29,8 @@ from vime.rollout.reward_resolver import ResolvedReward, RewardResolver
 from vime.rollout.reward_sum import ScoreSheet, part_value
 from vime.rollout.reward_worker import BusyTime, RewardRunner, RewardSetupError, carry_back, takes_group
 from vime.rollout.unchanged import ChangedError, watched
-from vime.sample import SCORED, TOTAL, Sample, Status
+from vime.sample import SCORED, TOTAL, Sample, Status, note_verdict
+from vime.track.trace import Tracer
 
 if TYPE_CHECKING:
     from vime.config.eval import EvalDatasetConfig
@@ -60,10 +62,16 @@ class RewardScorer:
         self._shapers = plugins.implementations("shape_reward")
 
     async def score(
-        self, samples: list[Sample], *, evaluation: bool = False, dataset: EvalDatasetConfig | None = None, rollout_id: int | None = None
+        self,
+        samples: list[Sample],
+        *,
+        evaluation: bool = False,
+        dataset: EvalDatasetConfig | None = None,
+        rollout_id: int | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Score every sample on its own."""
-        scope = _Scope(self.config, evaluation, dataset)
+        scope = _Scope(self.config, evaluation, dataset, tracer)
         fresh = await self._open(samples, scope, rollout_id)
         calls = [
             _Call(reward, [sample], sheets) for sample in fresh if _unscored(sample) for reward, sheets in self._resolve(sample, dataset)
@@ -72,7 +80,13 @@ class RewardScorer:
         await self._finish(samples, fresh, scope)
 
     async def score_group(
-        self, group: list[Sample], *, evaluation: bool = False, dataset: EvalDatasetConfig | None = None, rollout_id: int | None = None
+        self,
+        group: list[Sample],
+        *,
+        evaluation: bool = False,
+        dataset: EvalDatasetConfig | None = None,
+        rollout_id: int | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Score one group: sample by sample, or, under `--group-rm` and once it is complete, as a whole.
 
@@ -80,11 +94,11 @@ class RewardScorer:
         gathered over its samples.
         """
         if not self.config.group_rm:
-            await self.score(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id)
+            await self.score(group, evaluation=evaluation, dataset=dataset, rollout_id=rollout_id, tracer=tracer)
             return
         if any(sample.status is Status.ABORTED for sample in group):
             return
-        scope = _Scope(self.config, evaluation, dataset)
+        scope = _Scope(self.config, evaluation, dataset, tracer)
         fresh = await self._open(group, scope, rollout_id)
         parts: dict[tuple[Any, ...], _Call] = {}
         for sample in group if any(map(_unscored, fresh)) else ():
@@ -102,13 +116,13 @@ class RewardScorer:
         await self._make(calls, scope)
         await self._finish(group, fresh, scope)
 
-    def take_metrics(self) -> dict[str, float]:
-        """What happened since the last call.
+    def take_metrics(self, *, evaluation: bool = False) -> dict[str, float]:
+        """What happened in training, or in evaluations, since the last call.
 
         Failed rewards by plugin and kind, `reward_errors/<plugin>/<timeout|bad_value|exception>`, and `reward_time`, the
         seconds in which at least one reward was under way, where there was one.
         """
-        counts = self.failures.take_counts()
+        counts = self.failures.take_counts(evaluation=evaluation)
         seconds = self._busy.take()
         return {**counts, "reward_time": seconds} if seconds else counts
 
@@ -124,10 +138,12 @@ class RewardScorer:
                 continue
             for hook in self._sample_hooks:
                 place = Place.of(sample)
-                with watched(self.config, hook):
+                with watched(self.config, hook), scope.tracer.of_samples([sample], f"{hook.plugin}/{hook.hook}"):
                     returned = await hook.acall(args=self.config, sample=sample, rollout_id=rollout_id, evaluation=scope.evaluation)
+                replaced = returned is not None and returned is not sample
                 sample = sample if returned is None else returned
                 check_looked_at(hook.label, place, sample)
+                note_verdict([sample], hook.hook, hook.plugin, "replaced" if replaced else "seen")
                 samples[position] = sample
             if sample.reward is not None:
                 self._accept(sample.reward, "custom_generate", "custom_generate", sample, scope)
@@ -155,7 +171,8 @@ class RewardScorer:
         unscored = call.unscored()
         try:
             try:
-                with self._busy, watched(self.config, reward.function, shown):
+                of_samples = scope.tracer.of_samples(members, "reward", plugin=reward.function.plugin)
+                with self._busy, watched(self.config, reward.function, shown), of_samples:
                     value = await self._runner.run(reward, shown, group=call.group)
                 discard(value)
             finally:
@@ -183,6 +200,7 @@ class RewardScorer:
         except BadRewardError as error:
             self._fail(error, reward.function.plugin, sheet.sample, scope, sheet)
         else:
+            note_verdict([sheet.sample], "custom_rm", reward.function.plugin, _shown(number))
             total = sheet.add(reward.part, number)
             if total is not None:
                 self._accept(total, f"rm_type {sheet.name}", sheet.name, sheet.sample, scope, sheet)
@@ -197,6 +215,8 @@ class RewardScorer:
             self._fail(error, plugin, sample, scope, sheet)
         else:
             sample.reward = reward
+            if sheet is None and plugin != "custom_generate":
+                note_verdict([sample], "custom_rm", plugin, _shown(reward))
 
     def _fail(self, error: Exception, plugin: str, sample: Sample, scope: _Scope, sheet: ScoreSheet | None = None) -> None:
         """Count a failed reward, then raise, drop the sample, or give it a zero."""
@@ -220,11 +240,12 @@ class RewardScorer:
 
     async def _add_shaping(self, sample: Sample, scope: _Scope) -> None:
         for shaper in self._shapers:
-            with watched(self.config, shaper, [sample]):
+            with watched(self.config, shaper, [sample]), scope.tracer.of_samples([sample], f"{shaper.plugin}/{shaper.hook}"):
                 bonus = await shaper.acall(args=self.config, sample=sample)
             if bonus is None or sample.reward is None:
                 continue
             added = check_number(bonus, f"{shaper.label}: shape_reward", "as an addition to the reward", sample)
+            note_verdict([sample], shaper.hook, shaper.plugin, f"{added:+.6g}")
             if isinstance(sample.reward, dict):
                 key = scope.key or TOTAL
                 sample.reward = {**sample.reward, key: sample.reward[key] + added}
@@ -235,8 +256,9 @@ class RewardScorer:
 class _Scope:
     """What a call of the scorer is for: training, or one evaluation data set, with its reward key."""
 
-    def __init__(self, config: RunConfig, evaluation: bool, dataset: EvalDatasetConfig | None) -> None:
+    def __init__(self, config: RunConfig, evaluation: bool, dataset: EvalDatasetConfig | None, tracer: Tracer | None) -> None:
         self.evaluation = evaluation
+        self.tracer = tracer or Tracer()
         self.name = f"eval/{dataset.name if dataset else ''}" if evaluation else "train"
         own = evaluation and config.eval_reward_key
         self.key = config.eval_reward_key if own else config.reward_key
@@ -264,6 +286,10 @@ class _Call:
         if self.reward.part is not None:
             return [self.sheets[id(member)].unscored for member in self.members]
         return [member.reward is None for member in self.members]
+
+
+def _shown(reward: float | dict[str, Any]) -> str:
+    return json.dumps(reward, default=str) if isinstance(reward, dict) else f"{reward:.6g}"
 
 
 def _unscored(sample: Sample) -> bool:

@@ -27,7 +27,7 @@ from vime.rollout.hook_guards import (
 )
 from vime.rollout.metrics import batch_metrics, dropped_metrics
 from vime.rollout.unchanged import watched
-from vime.sample import Sample, Status
+from vime.sample import Sample, Status, note_verdict
 
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
@@ -102,12 +102,16 @@ class RolloutRunner:
         failed = [] if collected is None else [(group, "failed") for group in collected.failed]
         return Rollout(output.samples, dropped + failed, metrics, logged)
 
-    async def evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
+    async def evaluate(
+        self, rollout_id: int, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         """Evaluate all datasets.
 
         Returns the samples, the metrics without their namespace, and whether a log_eval_rollout_data hook took the
-        place of the default log. Failed rewards are counted in the metrics as in a training rollout.
+        place of the default log. Failed rewards are counted in the metrics as in a training rollout. `progress` sees how
+        many prompts are done, of how many.
         """
+        self.built_in.eval_progress = progress
         try:
             return await self._evaluate(rollout_id)
         except Exception as error:
@@ -117,7 +121,7 @@ class RolloutRunner:
     async def _evaluate(self, rollout_id: int) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
         config = self.context.config
         set_current_engine(self.context.engine, self.context.endpoint)
-        self.context.scorer.take_metrics()  # what is left of a rollout that was interrupted
+        self.context.scorer.take_metrics(evaluation=True)  # what is left of an evaluation that was interrupted
         function = self._claimed(evaluation=True)
         who = "the built-in evaluation" if function is None else function.label
         raw = await self.built_in.evaluate(rollout_id) if function is None else await self._call(function, rollout_id, evaluation=True)
@@ -125,7 +129,7 @@ class RolloutRunner:
         metrics = eval_metrics(
             config, output, {dataset.config.name: dataset.config.n_samples_per_eval_prompt or 1 for dataset in self.built_in.datasets}
         )
-        metrics |= {key: value for key, value in self.context.scorer.take_metrics().items() if key != "reward_time"}
+        metrics |= {key: value for key, value in self.context.scorer.take_metrics(evaluation=True).items() if key != "reward_time"}
         return output, metrics, await self.log_evaluation(rollout_id, output.data, metrics)
 
     async def log_evaluation(self, rollout_id: int, data: dict[str, Any], metrics: dict[str, float]) -> bool:
@@ -134,12 +138,15 @@ class RolloutRunner:
         return await self._log("log_eval_rollout_data", samples, metrics, rollout_id=rollout_id, data=data, extra_metrics=metrics)
 
     def _add_source_metrics(self, metrics: dict[str, float]) -> None:
-        """Add what the data source counted. Stale samples came out of the buffer too, so that the counts add up."""
+        """Add what the data source counted. Its stale samples came out of the buffer too, so that the counts add up."""
         take = getattr(self.built_in.source, "take_metrics", None)
         if take is not None:
+            stale = metrics.pop("samples_stale", 0)
             metrics |= take()
             if "samples_from_buffer" in metrics:
                 metrics["samples_from_buffer"] += metrics.get("samples_stale", 0)
+            if stale or "samples_stale" in metrics:
+                metrics["samples_stale"] = metrics.get("samples_stale", 0) + stale
 
     async def _log(self, hook: str, seen: list[Sample], metrics: dict[str, float], **arguments: Any) -> bool:
         """Call every log hook of this name; whether one of them said that the default log is to be skipped."""
@@ -189,6 +196,8 @@ class RolloutRunner:
             hint = "set sample.remove_sample = True in place; the batch itself stays as it is"
             check_returns_nothing(hook.label, hook.hook, result, groups, hint)
             check_flags(hook.label, flags, groups)
+            for sample in chain.from_iterable(groups):
+                note_verdict([sample], hook.hook, hook.plugin, "removed" if sample.remove_sample else "kept")
 
     async def _process_all_samples(self, kept: list[list[Sample]], dropped: list[list[Sample]]) -> None:
         """Show everything that was made to every process_all_samples; the kept samples must stay as they are."""

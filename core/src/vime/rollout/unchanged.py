@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import ContractError
 from vime.rollout.reward_guard import where
-from vime.sample import Sample
+from vime.sample import VERDICTS, Sample
 
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
@@ -82,7 +82,7 @@ class Snapshot:
             found += [
                 f"{where(sample)}: {name} {before.get(name)!r:.60} -> {now.get(name)!r:.60}"
                 for name in dict.fromkeys([*before, *now])
-                if name not in allowed and not same(before.get(name), now.get(name))
+                if name not in allowed and name != VERDICTS and not same(before.get(name), now.get(name))  # which the core writes
             ]
         settings = _settings(self._args)
         found += [

@@ -14,6 +14,7 @@ from vime.rollout.debug_data import count_rollouts
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.source_guards import check_data_source
 from vime.rollout.unchanged import watched
+from vime.train.precision import engine_dtype_name, train_dtype_name
 
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
@@ -62,9 +63,12 @@ def build_eval_datasets(config: RunConfig, tokenizer: Any) -> list[EvalDataset]:
 
 
 def concurrent_requests(config: RunConfig, datasets: Sequence[EvalDataset]) -> int:
-    """The most requests that a rollout or an evaluation has in flight at once."""
+    """The most requests that rollouts and evaluations have in flight at once."""
     wave = (config.over_sampling_batch_size or config.rollout_batch_size) * config.n_samples_per_prompt
-    return max(wave, sum(len(dataset.rows) * (dataset.config.n_samples_per_eval_prompt or 1) for dataset in datasets))
+    evaluation = sum(len(dataset.rows) * (dataset.config.n_samples_per_eval_prompt or 1) for dataset in datasets)
+    if config.pipeline == "continuous":
+        return ((config.max_staleness or 0) + 1) * config.samples_per_rollout + evaluation
+    return max(wave, evaluation)
 
 
 def planned_rollouts(config: RunConfig, source: DataSource | None) -> int:
@@ -77,19 +81,13 @@ def planned_rollouts(config: RunConfig, source: DataSource | None) -> int:
     return max(1, len(source) * (config.num_epoch or 1) // config.rollout_batch_size)
 
 
-def engine_dtype(config: RunConfig, model_path: str, trainer: Any) -> str:
-    """The engine's number format: as configured, else the trainer's, or the one that a trainer would have."""
+def engine_dtype(config: RunConfig, model_path: str, *, on_cpu: bool) -> str:
+    """The number format of an engine `on_cpu` or on GPUs: as configured, else what goes with the one that a trainer has there."""
     if config.engine_dtype != "auto":
         return config.engine_dtype
-    import torch
-
-    from vime.train.deepspeed_config import resolve_train_dtype
     from vime.train.model_loading import count_parameters
 
-    if trainer is not None:
-        return str(trainer.dtype).removeprefix("torch.")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return str(resolve_train_dtype(config.train_dtype, count_parameters(model_path), device)).removeprefix("torch.")
+    return engine_dtype_name("auto", train_dtype_name(config.train_dtype, count_parameters(model_path), on_cpu=on_cpu), on_cpu=on_cpu)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

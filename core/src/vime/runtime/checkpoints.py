@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import CheckpointError
+from vime.rollout.data_source import RolloutDataSourceWithBuffer
+from vime.sample import Sample
 from vime.train.checkpoint import export_critic, save_checkpoint, set_aside_later
 
 if TYPE_CHECKING:
-    from vime.runtime.local import LocalRuntime
     from vime.runtime.resume import ResumePoint
-    from vime.train.deepspeed_trainer import DeepSpeedTrainer
+    from vime.runtime.run import Run
+    from vime.train.base import Trainer
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,16 @@ class Boundary:
     """Those of Python and NumPy, and those of torch. The trainer saves them; an interrupted step may have moved them on."""
 
     @classmethod
-    def of(cls, run: LocalRuntime) -> Boundary:
-        from vime.train.trainer_state import rng_states, torch_rng_states
+    def of(cls, run: Run) -> Boundary:
+        from vime.train.random_states import rng_states, torch_rng_states
 
+        position = run.pipeline.position()
         state = {
             "rollout_id": run.rollout_id,
             "num_rollout": run.num_rollout,
-            "data_source": run.source.state_dict() if hasattr(run.source, "state_dict") else None,  # type: ignore[union-attr]
-            "plugins": run.plugins.state_dict(),
+            "data_source": position.data_source,
+            "in_flight": position.in_flight,
+            "plugins": position.plugins,
             "lock": run.plugins.lock(),
             "evaluated_at": run.evaluated_at,
             "first_scores": run.first_scores,
@@ -41,12 +45,12 @@ class Boundary:
         return cls(state, (rng_states(), torch_rng_states()))
 
     def restore_random_states(self) -> None:
-        from vime.train.trainer_state import restore_rng
+        from vime.train.random_states import restore_rng
 
         restore_rng(*self.random_states)
 
 
-def write_checkpoint(run: LocalRuntime, trainer: DeepSpeedTrainer, boundary: Boundary) -> None:
+def write_checkpoint(run: Run, trainer: Trainer, boundary: Boundary) -> None:
     """Model, tokenizer, trainer and the state of the boundary, as `checkpoints/step_<rollout_id>`."""
 
     def write(directory: Path) -> None:
@@ -60,7 +64,7 @@ def write_checkpoint(run: LocalRuntime, trainer: DeepSpeedTrainer, boundary: Bou
         export_critic(run.config, path)
 
 
-def take_over(run: LocalRuntime, resume: ResumePoint | None) -> None:
+def take_over(run: Run, resume: ResumePoint | None) -> None:
     """Go on from the checkpoint, or start anew; what the folder holds of later steps belongs to neither."""
     if resume is not None:
         restore(run, resume)
@@ -76,10 +80,13 @@ def take_over(run: LocalRuntime, resume: ResumePoint | None) -> None:
             run.console.info(f"all {run.num_rollout} rollouts are done: nothing is left to train")
 
 
-def restore(run: LocalRuntime, resume: ResumePoint) -> None:
+_PARTS = {"rollout_id", "num_rollout", "data_source", "plugins", "lock", "evaluated_at", "first_scores", "last_scores"}
+
+
+def restore(run: Run, resume: ResumePoint) -> None:
     """Give everything that a checkpoint holds back to its owner. Raises CheckpointError for a manifest that lacks a part."""
     manifest = resume.manifest
-    missing = Boundary.of(run).state.keys() - manifest.keys()
+    missing = _PARTS - manifest.keys()
     if missing:
         raise CheckpointError(f"{resume.path} cannot be resumed from: its manifest has no {', '.join(sorted(missing))}")
     run.rollout_id = manifest["rollout_id"]
@@ -89,5 +96,10 @@ def restore(run: LocalRuntime, resume: ResumePoint) -> None:
         run.source.load(run.rollout_id)
     elif run.source is not None:
         run.source.load_state_dict(manifest["data_source"])  # type: ignore[attr-defined]
+    in_flight = [[Sample.from_dict(sample) for sample in group] for group in manifest.get("in_flight") or ()]
+    if isinstance(run.source, RolloutDataSourceWithBuffer):
+        run.source.buffer[:0] = in_flight
+    elif in_flight and run.source is not None:
+        run.source.add_samples(in_flight)
     run.plugins.load_state_dict(manifest["plugins"], ignore_missing=run.config.ignore_plugin_lock)
     run.evaluated_at, run.first_scores, run.last_scores = manifest["evaluated_at"], manifest["first_scores"], manifest["last_scores"]

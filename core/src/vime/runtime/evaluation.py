@@ -9,7 +9,7 @@ from vime.rollout.evaluate import shortfalls
 
 if TYPE_CHECKING:
     from vime.outputs import RolloutFnEvalOutput
-    from vime.runtime.local import LocalRuntime
+    from vime.runtime.run import Run
 
 PROBE_TOKENS = 256
 
@@ -28,7 +28,7 @@ class Evaluation:
     """Some of the sequences of tokens that were generated, with the lengths of their responses."""
 
 
-def record(run: LocalRuntime, output: RolloutFnEvalOutput, metrics: dict[str, float], *, logged_by_plugin: bool) -> Evaluation:
+def record(run: Run, output: RolloutFnEvalOutput, metrics: dict[str, float], *, logged_by_plugin: bool) -> Evaluation:
     """Log an evaluation of the run's current step; a plugin that has logged it takes the place of metrics.jsonl and the console."""
     step, short = run.rollout_id, shortfalls(run.config, output)
     full = run.tracker.finite("eval", metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -71,7 +72,10 @@ class Interrupts:
             raise Interrupted(self._signum)
 
     def run(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end in `loop`; a signal cancels it and raises Interrupted."""
+        """Run a coroutine to its end in `loop`; a signal cancels it and raises Interrupted.
+
+        Called by the main thread. Where another thread turns the loop, this one waits for it.
+        """
 
         async def main() -> T:
             self._loop, self._task = loop, asyncio.current_task()
@@ -83,8 +87,10 @@ class Interrupts:
                 self._loop = self._task = None
 
         try:
+            if loop.is_running():
+                return asyncio.run_coroutine_threadsafe(main(), loop).result()
             return loop.run_until_complete(main())
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
             coroutine.close()
             self.check()
             raise

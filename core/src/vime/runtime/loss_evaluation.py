@@ -11,7 +11,7 @@ from vime.rollout.held_out import as_eval_data, held_out_samples, loss_metrics
 if TYPE_CHECKING:
     from vime.plugins.manager import HookFunction
     from vime.rollout.runner import RolloutRunner
-    from vime.runtime.local import LocalRuntime
+    from vime.runtime.run import Run
     from vime.sample import Sample
 
 
@@ -22,7 +22,7 @@ class LossScorer(Protocol):
 
 
 def evaluate_by_loss(
-    run: LocalRuntime, runner: RolloutRunner, function: HookFunction, scorer: LossScorer
+    run: Run, runner: RolloutRunner, function: HookFunction, scorer: LossScorer
 ) -> tuple[RolloutFnEvalOutput, dict[str, float], bool]:
     """The mean negative log-prob of the trained tokens of the samples that `function` makes of each dataset.
 

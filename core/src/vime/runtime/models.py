@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
     from vime.engine.base import TrainableEngine
     from vime.runtime.evaluation import Evaluation
-    from vime.runtime.local import LocalRuntime
+    from vime.runtime.run import Run
 
 FLAG = "--checkpoints"
 _TOKENIZER_FILES = (
@@ -180,7 +180,7 @@ class ModelSwitch:
     exchange is checked, and an engine that does not hold the new weights afterwards is an EngineError.
     """
 
-    def __init__(self, run: LocalRuntime) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._state = copy.deepcopy(run.plugins.state_dict())
         self._before: Evaluation | None = None
@@ -215,25 +215,29 @@ def verify_weights(
 
     from vime.train.model_loading import load_model
     from vime.train.policy_model import PolicyModel
+    from vime.train.weights import engine_scores
 
     probe = [(tokens, length) for tokens, length in probe if len(tokens) < engine.max_model_len]
     if not probe:  # the samples of a function of the user's own may have no tokens
         encoded = [encode_prompt(engine.tokenizer, prompt) for prompt in prompts]
         probe = [(tokens, len(tokens) - 1) for tokens in encoded if 1 < len(tokens) < engine.max_model_len]
-    dtype = engine_dtype(config, str(model), None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = engine_dtype(config, str(model), on_cpu=device.type == "cpu")
     reference = load_model(str(model), getattr(torch, dtype), config.attn_implementation, device).eval()
     policy = PolicyModel(reference, temperature=1.0)
-    differences: list[float] = []
+    expected: list[Any] = []
     with torch.no_grad():
-        for (tokens, length), scores in zip(probe, engine.score([tokens for tokens, _ in probe]), strict=True):
+        for tokens, length in probe:
             first, ids = len(tokens) - length, torch.tensor([tokens], device=device)
-            expected, _ = policy(ids, torch.arange(first - 1, len(tokens) - 1, device=device), ids[0, first:])
-            differences += (expected.cpu() - torch.tensor(scores[first - 1 :])).abs().tolist()
-    mean = statistics.fmean(differences) if differences else math.inf
-    if not mean <= (config.check_weights_tolerance or (1e-3 if dtype == "float32" else 5e-2)):
-        raise EngineError(
-            f"the engine does not hold the weights of {model} after they were exchanged: log-probs of {len(differences)} tokens "
-            f"differ by {mean:.3g} in the mean from those of transformers",
-            hint="evaluate these models one at a time: --hf-checkpoint MODEL",
-        )
+            expected.append(policy(ids, torch.arange(first - 1, len(tokens) - 1, device=device), ids[0, first:])[0].cpu())
+    for who, found in engine_scores(engine, [tokens for tokens, _ in probe]).items():
+        differences: list[float] = []
+        for (tokens, length), scores, log_probs in zip(probe, found, expected, strict=True):
+            differences += (log_probs - torch.tensor(scores[len(tokens) - length - 1 :])).abs().tolist()
+        mean = statistics.fmean(differences) if differences else math.inf
+        if not mean <= (config.check_weights_tolerance or (1e-3 if dtype == "float32" else 5e-2)):
+            raise EngineError(
+                f"{who} does not hold the weights of {model} after they were exchanged: log-probs of {len(differences)} tokens "
+                f"differ by {mean:.3g} in the mean from those of transformers",
+                hint="evaluate these models one at a time: --hf-checkpoint MODEL",
+            )

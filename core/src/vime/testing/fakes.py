@@ -125,6 +125,9 @@ class FakeRequest:
     sampling_params: SamplingParams
     session_id: str | None
     aborted: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    loop: Any = field(default_factory=asyncio.get_running_loop, repr=False)
+    version: int | None = field(default=None, repr=False)
+    """Of the weights that made its first token."""
 
 
 class FakeEngine:
@@ -165,6 +168,7 @@ class FakeEngine:
         self.requests: list[FakeRequest] = []
         self.weights: dict[str, Any] = {}
         self.asleep = self.closed = False
+        self.steps = 0
         self._running: dict[int, FakeRequest] = {}
         self._asked: dict[tuple[int, ...], int] = {}
         self._version = 0
@@ -188,7 +192,6 @@ class FakeEngine:
         self._asked[tuple(prompt)] = attempt + 1
         script, finish_reason = self._plan(prompt, sampling_params, attempt)
         seconds = self.latency(prompt, sampling_params) if callable(self.latency) else self.latency
-        version = self._version
         self._running[id(request)] = request
         try:
             tokens = await self._run(request, script, seconds)
@@ -203,7 +206,7 @@ class FakeEngine:
             log_probs=self._log_probs(prompt + tokens)[len(prompt) - 1 :],
             text=self._visible_text(tokens, sampling_params),
             finish_reason=finish_reason if len(tokens) == len(script) else "abort",
-            weight_version=version,
+            weight_version=self._version if request.version is None else request.version,
         )
 
     async def generate_many(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Generation]:
@@ -218,12 +221,24 @@ class FakeEngine:
         for request in self._running.values():
             request.aborted.set()
 
-    def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Keep the tensors in `weights` and move `weight_version`; what is generated does not depend on them."""
+    def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int, *, keep_requests: bool = False) -> None:
+        """Keep the tensors in `weights` and move `weight_version`; what is generated does not depend on them.
+
+        Requests in flight are aborted, or go on with `keep_requests`. May be called from any thread.
+        """
         self.weights = dict(named_tensors)
         self._version = version
+        self.asleep = False
+        if not keep_requests:
+            self._abort_from_any_thread()
+
+    def _abort_from_any_thread(self) -> None:
+        for request in list(self._running.values()):
+            if not request.loop.is_closed():
+                request.loop.call_soon_threadsafe(request.aborted.set)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        self.asleep = False
         return [self._log_probs(list(sequence)) for sequence in sequences]
 
     def stats(self) -> dict[str, float]:
@@ -231,17 +246,17 @@ class FakeEngine:
         return counters
 
     def sleep(self) -> None:
+        """Ends what is in flight; the next request, score or update wakes the engine."""
         self.asleep = True
-
-    def wake(self) -> None:
-        self.asleep = False
+        self._abort_from_any_thread()
 
     def close(self) -> None:
         self.closed = True
 
     def _check_request(self, prompt: list[int]) -> None:
-        if self.closed or self.asleep:
-            raise EngineError(f"FakeEngine: a request came while the engine is {'closed' if self.closed else 'asleep'}")
+        if self.closed:
+            raise EngineError("FakeEngine: a request came while the engine is closed")
+        self.asleep = False
         if not prompt:
             raise EngineError("FakeEngine: the prompt has no tokens")
         foreign = [token for token in prompt if not 0 <= token < self.tokenizer.vocab_size]
@@ -290,6 +305,8 @@ class FakeEngine:
                 await asyncio.sleep(0)
             if request.aborted.is_set():
                 return script[:count]
+            request.version = self._version if request.version is None else request.version
+            self.steps += 1
         return script
 
     def _visible_text(self, tokens: list[int], params: SamplingParams) -> str:

@@ -26,7 +26,7 @@ from vime.testing.checks.base import Bench, Check, CheckFailed, CheckSkipped, Re
 from vime.testing.report import CheckResult, Report
 from vime.testing.subject import Subject, find_subject
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 """Seconds that one check may take."""
 _MORE_TIME = "a hook must return; --timeout SECONDS gives each check more time"
 _VIME = Path(vime.__file__).resolve().parent

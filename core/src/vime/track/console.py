@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vime.redact import Redactor
 from vime.track.alerts import AlertWatch
 from vime.track.lines import (
     LOSS,
     Cell,
+    all_metrics,
     evaluation_details,
     evaluation_names,
     format_dropped,
@@ -39,13 +42,23 @@ class RolloutProgress:
 class Console:
     """Prints the story of a run. `config` (may be None) gives the names of evaluation data, and `quiet`: warnings and summary only."""
 
-    def __init__(self, config: Any = None, *, file: TextIO | None = None, terminal: bool | None = None, width: int | None = None) -> None:
-        """`file` (default stderr), `terminal` (default: whether file is one) and `width` are for tests."""
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        hides: Redactor | None = None,
+        file: TextIO | None = None,
+        terminal: bool | None = None,
+        width: int | None = None,
+    ) -> None:
+        """`hides` knows the secrets. `file` (default stderr), `terminal` (default: whether file is one) and `width` are for tests."""
         from rich.console import Console as RichConsole
 
-        self._rich = RichConsole(file=file or sys.stderr, stderr=file is None, force_terminal=terminal, width=width, highlight=False)
+        self._rich = RichConsole(file=file or _own_stderr(), force_terminal=terminal, width=width, highlight=False)
+        self.hides = hides or Redactor()
         self.terminal = self._rich.is_terminal
         self._quiet = bool(getattr(config, "quiet", False))
+        self._verbose = bool(getattr(config, "verbose", False))
         self._unicode = (self._rich.encoding or "").lower().startswith("utf")
         self._eval_names = [dataset.name for dataset in getattr(config, "eval_datasets", None) or ()]
         self._warned: set[str] = set()
@@ -72,21 +85,48 @@ class Console:
             self._panel("vime", rows)
 
     @contextmanager
-    def phase(self, text: str) -> Iterator[None]:
-        """A step of the start-up, such as `starting vLLM`, with the time that it took."""
+    def phase(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        """Something that takes its time, such as `starting vLLM`: a bar while it lasts, then a line with the time that it took.
+
+        The block may call what it gets with how much is done, of how much.
+        """
         start = time.monotonic()
         if self._quiet or not self.terminal:
             self._say(("", f"{text} ..."))
-            yield
+            yield lambda done, total: None
             self._say(("", f"{text}: {format_seconds(time.monotonic() - start)}"))
             return
         try:
-            with self._rich.status(self._text(("dim", f"{text} ...")), spinner="dots" if self._unicode else "line", spinner_style=_ACCENT):
-                yield
+            with self._bar(f"{text} ...") as show:
+                yield show
         except BaseException:
             self._line(("red", "✗ " if self._unicode else "x "), ("", text), ("dim", f"  after {format_seconds(time.monotonic() - start)}"))
             raise
         self._line(("green", "✓ " if self._unicode else "* "), ("", text), ("dim", f"  {format_seconds(time.monotonic() - start)}"))
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A bar without an end while a part of a step lasts, on a terminal; it leaves nothing behind."""
+        if self._quiet or not self.terminal:
+            yield
+            return
+        with self._bar(f"  {text}"):
+            yield
+
+    @contextmanager
+    def _bar(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn("dots" if self._unicode else "line", style=_ACCENT),
+            TextColumn("{task.description}", style="dim", markup=False),
+            BarColumn(bar_width=24, complete_style=_ACCENT, finished_style=_ACCENT, pulse_style="dim"),
+            TextColumn("{task.fields[count]}", style="dim", markup=False),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._rich, transient=True, refresh_per_second=8) as progress:
+            task = progress.add_task(self.hides.text(text), total=None, count="")
+            yield lambda done, total: progress.update(task, completed=done, total=total, count=f"{done}/{total}")
 
     # The loop
 
@@ -130,6 +170,9 @@ class Console:
             label = cell.label if self._unicode else cell.label.replace("Δ", "d")
             parts += [("dim", f"  {label} "), (cell.style, cell.value)]
         self._say(*parts, *tail)
+        if self._verbose:
+            for line in all_metrics(metrics):
+                self._say(("dim", f"  {line}"))
         for alert in self._alerts.feed(step - 1, metrics):
             if alert.kind not in self._warned:
                 self._warned.add(alert.kind)
@@ -177,7 +220,7 @@ class Console:
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in rows.items():
-            grid.add_row(Text(name), Text(str(value)))
+            grid.add_row(Text(name), Text(self.hides.text(str(value))))
         style = box.ROUNDED if self._unicode else box.ASCII
         self._rich.print(
             Panel(
@@ -203,7 +246,7 @@ class Console:
     def _text(self, *parts: tuple[str, str]) -> Text:
         from rich.text import Text
 
-        return Text.assemble(*((text, style) for style, text in parts))
+        return Text.assemble(*((self.hides.text(text), style) for style, text in parts))
 
 
 class _BarProgress(RolloutProgress):
@@ -232,6 +275,16 @@ class _PlainProgress(RolloutProgress):
         speed = "" if tokens_per_second is None else f"{tokens_per_second:,.0f} tok/s"
         parts = [f"rollout {kept}/{self._total} groups", speed, format_dropped(dropped or {})]
         self._console.info("  ".join(part for part in parts if part))
+
+
+def _own_stderr() -> TextIO:
+    """stderr through a descriptor of its own: what C++ code writes to number 2 can be led elsewhere, and the console stays."""
+    try:
+        if sys.stderr.fileno() == 2:
+            return os.fdopen(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+    except (OSError, ValueError, AttributeError):
+        pass
+    return sys.stderr
 
 
 def _fitting(cells: list[Cell], room: int | None) -> list[Cell]:

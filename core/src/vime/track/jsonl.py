@@ -62,6 +62,15 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def last_steps(path: Path) -> dict[str, int]:
+    """The highest step of each namespace in a metrics.jsonl, which may not be there yet."""
+    steps: dict[str, int] = {}
+    for record in read_metrics(path) if path.is_file() else ():
+        for namespace in {key.partition("/")[0] for key in record if "/" in key}:
+            steps[namespace] = max(record["step"], steps.get(namespace, record["step"]))
+    return steps
+
+
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)

@@ -55,6 +55,15 @@ def step_cells(metrics: Mapping[str, float]) -> list[Cell]:
     return cells
 
 
+def all_metrics(metrics: Mapping[str, float]) -> list[str]:
+    """Every metric of a step, a line for each namespace: `train    loss -0.0123  grad_norm 0.453`."""
+    lines: list[str] = []
+    for namespace in dict.fromkeys(key.partition("/")[0] for key in metrics):
+        own = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith(f"{namespace}/")}
+        lines.append(f"{namespace:<8} " + "  ".join(f"{name} {value:.4g}" for name, value in sorted(own.items())))
+    return lines
+
+
 def format_number(value: float, form: str) -> str:
     """Numbers for a column: "score" 0.500, "length" 43.2, "signed" -0.0123, "general" 2.1e-07 or 0.453, "time" 1.2s or 3m04s."""
     match form:

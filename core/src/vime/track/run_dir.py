@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.errors import ConfigError
-
-_SECRET = re.compile(
-    r"(^|_)(api_?key|secret|password|passwd|credentials?|(hf|auth|access|api|bearer)_?token)s?$|^(token|wandb_key)$", re.IGNORECASE
-)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+from vime.redact import Redactor
 
 
 @dataclass(frozen=True)
@@ -48,19 +44,16 @@ class RunDir:
         A folder that holds a run is continued under --load only. Without --run-dir, `--load auto` continues the newest
         folder of the run's name that has checkpoints; otherwise a new one is made. Raises ConfigError.
         """
+        cls.check(config)
         save = getattr(config, "save", None)
         if save is not None:
             _make(Path(save), "--save", "the folder of the checkpoints")
-            if config.load is None and any(Path(save).glob("step_*")):
-                raise ConfigError(f"{save} already holds checkpoints", hint="continue their run with --load auto, or choose another --save")
         critic_save = getattr(config, "critic_save", None)
         if critic_save is not None:
             _make(Path(critic_save), "--critic-save", "the folder of the critic")
         if config.run_dir is not None:
             path = Path(config.run_dir)
             holds_run = _holds_run(path)
-            if holds_run and config.load is None:
-                raise ConfigError(f"{path} already holds a run", hint="continue it with --load auto, or choose another --run-dir")
             _make(path)
             return cls(path, Path(save) if save else path / "checkpoints", continued=holds_run)
         name = _folder_name(config.run_name)
@@ -70,6 +63,19 @@ class RunDir:
                 return newest
         path = _make_new(root, f"{datetime.date.today():%Y-%m-%d}-{name}")
         return cls(path, Path(save) if save else path / "checkpoints")
+
+    @staticmethod
+    def check(config: Any) -> None:
+        """Raise ConfigError for folders that `create` would refuse because of what is in them. Makes nothing."""
+        if config.load is not None:
+            return
+        save = getattr(config, "save", None)
+        if save is not None and any(Path(save).glob("step_*")):
+            raise ConfigError(f"{save} already holds checkpoints", hint="continue their run with --load auto, or choose another --save")
+        if config.run_dir is not None and _holds_run(Path(config.run_dir)):
+            raise ConfigError(
+                f"{Path(config.run_dir)} already holds a run", hint="continue it with --load auto, or choose another --run-dir"
+            )
 
     @classmethod
     def newest(cls, name: str, *, root: Path = Path("runs"), save: str | Path | None = None) -> RunDir | None:
@@ -91,11 +97,13 @@ class RunDir:
 
         config = getattr(resolved, "config", resolved)
         values = config if isinstance(config, Mapping) else config.model_dump(mode="json")
-        _write(self.path / "config.yaml", yaml.safe_dump(_masked(values), sort_keys=True, allow_unicode=True, default_flow_style=False))
+        plain = Redactor.of(os.environ, values).data(values)
+        _write(self.path / "config.yaml", yaml.safe_dump(plain, sort_keys=True, allow_unicode=True, default_flow_style=False))
 
     def write_lock(self, lock: Mapping[str, Any]) -> None:
         """plugins.lock.json: the plugins of the run, with distributions, versions and settings."""
-        _write(self.path / "plugins.lock.json", json.dumps(_masked(lock), indent=2, sort_keys=True) + "\n")
+        plain = Redactor.of(os.environ, lock).data(lock)
+        _write(self.path / "plugins.lock.json", json.dumps(plain, indent=2, sort_keys=True) + "\n")
 
     def write_record(self, resolved: Any, lock: Mapping[str, Any]) -> None:
         """What is run, for whoever repeats it: config.yaml and plugins.lock.json."""
@@ -150,17 +158,6 @@ def _is_named(path: Path, name: str) -> bool:
     except (OSError, yaml.YAMLError):
         return True
     return not isinstance(config, dict) or _folder_name(config.get("name")) == _folder_name(name)
-
-
-def _masked(value: Any) -> Any:
-    """Plain data with secrets replaced: values under keys such as api_key, and logins in URLs."""
-    if isinstance(value, Mapping):
-        return {str(key): "***" if part is not None and _SECRET.search(str(key)) else _masked(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_masked(part) for part in value]
-    if isinstance(value, str):
-        return _URL_LOGIN.sub("***@", value)
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 def _write(path: Path, text: str) -> None:

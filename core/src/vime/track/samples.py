@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.sample import Sample
+from vime.redact import Redactor
+from vime.sample import VERDICTS, Sample
 
 Dropped = Iterable[tuple[list[Sample], str]]
 """Groups that were not trained, each with its reason."""
@@ -75,21 +76,25 @@ def write_samples(
     *,
     trained: Mapping[int, TokenValues] | None = None,
     text_of: TokenText | None = None,
+    hides: Redactor | None = None,
 ) -> Path:
     """Write all samples of a rollout aside and rename. Needs pyarrow.
 
     `trained` has the trainer's numbers by the place of a sample among `groups`; `text_of` gives the text of each token.
+    What `hides` knows is masked, and a response that it is found in has no tokens.
     """
     import pyarrow
     import pyarrow.parquet as parquet
 
     rows = [(sample, None) for group in groups for sample in group]
     rows += [(sample, reason) for group, reason in dropped for sample in group]
-    records, budget = [], TOKEN_BUDGET
+    records, budget, hides = [], TOKEN_BUDGET, hides or Redactor()
     for place, (sample, reason) in enumerate(rows):
         record = _record(sample, step, reason)
+        shown = {key: hides.text(value) if isinstance(value, str) else value for key, value in record.items()}
+        told, record = shown["response"] != record["response"], shown
         budget -= sample.response_length
-        if budget >= 0:
+        if budget >= 0 and not told:
             record |= _tokens(sample, (trained or {}).get(place), text_of)
         records.append(record)
     as_json = any(isinstance(record["reward"], dict) for record in records)
@@ -126,6 +131,7 @@ def _schema(pyarrow: Any, *, as_json: bool) -> Any:
             ("response_length", pyarrow.int64()),
             ("weight_versions", pyarrow.list_(pyarrow.int64())),
             ("metadata", pyarrow.string()),
+            ("verdicts", pyarrow.list_(pyarrow.struct([(name, pyarrow.string()) for name in ("hook", "plugin", "verdict")]))),
             ("response_tokens", pyarrow.list_(pyarrow.int32())),
             ("token_texts", pyarrow.list_(pyarrow.string())),
             ("loss_mask", pyarrow.list_(pyarrow.int8())),
@@ -165,6 +171,7 @@ def _record(sample: Sample, step: int, drop_reason: str | None) -> dict[str, Any
         "response_length": sample.response_length,
         "weight_versions": sample.weight_versions,
         "metadata": _text(sample.metadata) if sample.metadata else None,
+        "verdicts": getattr(sample, VERDICTS, []),
     }
 
 

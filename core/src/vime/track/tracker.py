@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from vime.redact import Redactor
 from vime.sample import Sample
 from vime.track.console import Console
-from vime.track.jsonl import JsonlWriter
+from vime.track.jsonl import JsonlWriter, last_steps
 from vime.track.run_dir import RunDir
 from vime.track.samples import Dropped, TokenText, TokenValues, remove_after, token_texts, write_samples
+from vime.track.services import ServiceRun, Services
 from vime.track.tensorboard import TensorBoardWriter
 
 
 class Tracker:
-    """Writes metrics.jsonl, TensorBoard events and sample files. A backend that fails is warned about once and left out."""
+    """Writes metrics.jsonl, TensorBoard events and sample files, and feeds the services of --track.
 
-    def __init__(self, run_dir: RunDir, config: Any, console: Console) -> None:
+    A backend that fails is warned about once and left out.
+    """
+
+    def __init__(self, run_dir: RunDir, config: Any, console: Console, hides: Redactor | None = None) -> None:
+        """`hides` knows the secrets that no text of a sample may show."""
         self._run_dir = run_dir
+        self._hides = hides or Redactor()
         self._console = console
+        self._last = last_steps(run_dir.metrics)
+        """Of each namespace."""
         self._jsonl = JsonlWriter(run_dir.metrics)
         self._tensorboard: TensorBoardWriter | None = None
         self._write_samples = True
@@ -29,13 +39,25 @@ class Tracker:
         self._latest_step: int | None = None
         if getattr(config, "tensorboard", True):
             self._tensorboard = self._guarded("TensorBoard", lambda: TensorBoardWriter(run_dir.tensorboard))
+        names = [name for name in getattr(config, "track", None) or () if name != "tensorboard"]
+        values = self._hides.data(config.model_dump() if names else {})
+        service_run = ServiceRun(run_dir.path.resolve().name, run_dir.path, getattr(config, "track_project", None), values)
+        self._services = Services(names, service_run, logged=self._last, say=console.info, warn=console.warn)
 
     def log(self, step: int, namespace: str, metrics: Mapping[str, Any]) -> None:
-        """Write one line `{"step", "time", "<namespace>/<key>": number}`; what is not a finite number is left out with a warning."""
+        """Write one line `{"step", "time", "<namespace>/<key>": number}`; what is not a finite number is left out with a warning.
+
+        The steps of a namespace increase strictly: a second line of one step, or of an earlier one, is left out with a warning.
+        """
         full = self.finite(namespace, metrics)
         if not full:
             return
+        if step <= self._last.get(namespace, -1):
+            self._console.warn(f"{namespace} was logged for step {self._last[namespace]} and then again for step {step}; that is left out")
+            return
+        self._last[namespace] = step
         self._jsonl.write(step, full)
+        self._services.log(namespace, step, full)
         if self._latest_step != step:
             self._latest, self._latest_step = {}, step
         self._latest.update(full)
@@ -63,7 +85,8 @@ class Tracker:
             return
 
         def write() -> object:
-            return write_samples(self._run_dir.samples, step, split, groups, dropped, trained=trained, text_of=self._text_of)
+            options: dict[str, Any] = {"trained": trained, "text_of": self._text_of, "hides": self._hides}
+            return write_samples(self._run_dir.samples, step, split, groups, dropped, **options)
 
         self._write_samples = self._guarded("writing of samples", write) is not None
 
@@ -77,12 +100,15 @@ class Tracker:
         `keep_evaluation` keeps the evaluation that was logged at that boundary, as step + 1.
         """
         self._jsonl.truncate_after(step, keep_evaluation=keep_evaluation)
+        self._last = last_steps(self._run_dir.metrics)
         remove_after(self._run_dir.samples, step, keep_evaluation=keep_evaluation)
         if self._tensorboard is not None:
             self._guarded("TensorBoard", lambda: self._tensorboard.truncate_after(step))  # type: ignore[union-attr]
 
     def close(self) -> None:
+        """End all of it. Called while an exception passes by, the services are told that the run has failed."""
         self._jsonl.close()
+        self._services.close(failed=sys.exc_info()[0] is not None)
         if self._tensorboard is not None:
             self._guarded("TensorBoard", self._tensorboard.close)
             self._tensorboard = None

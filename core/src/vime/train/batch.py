@@ -14,7 +14,7 @@ from typing import Any
 
 from vime.errors import ContractError, TrainerError
 from vime.rollout.unchanged import watched
-from vime.sample import Sample, Status, rollouts
+from vime.sample import Sample, Status, note_verdict, rollouts
 from vime.train.baselines import group_baseline, shape_rewards
 
 
@@ -117,7 +117,10 @@ def _post_process_rewards(
     if hook is not None:
         with watched(config, hook, samples):
             result = hook.run(args=config, samples=samples)
-        return check_post_processed(hook.label, result, samples)
+        raw, shaped = check_post_processed(hook.label, result, samples)
+        for sample, value in zip(samples, shaped, strict=True):
+            note_verdict([sample], hook.hook, hook.plugin, f"{value:.6g}")
+        return raw, shaped
     values = [_reward(config, sample) for sample in samples]
     raw = [0.0 if value is None else value for value in values]
     if config.loss_type == "sft_loss" or not config.rewards_normalization:

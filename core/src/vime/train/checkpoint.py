@@ -102,7 +102,7 @@ def find_checkpoint(root: Path) -> Found:
     for path in _steps(root):
         complaint = problems(path)
         if complaint is None:
-            return Found(path, _contents(path), passed_over)
+            return Found(path, contents(path), passed_over)
         passed_over[path] = complaint
     return Found(None, passed_over=passed_over)
 
@@ -114,7 +114,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is not a whole checkpoint: {complaint}", hint="use an earlier one, or --load auto, which takes the last whole one"
         )
-    return _contents(path)
+    return contents(path)
 
 
 def problems(path: Path) -> str | None:
@@ -195,7 +195,8 @@ def _steps(root: Path) -> list[Path]:
     return [found[step] for step in sorted(found, reverse=True)]
 
 
-def _contents(path: Path) -> dict[str, Any]:
+def contents(path: Path) -> dict[str, Any]:
+    """What the writer of a checkpoint put into its manifest, without a look at the files."""
     return json.loads((path / MANIFEST).read_text(encoding="utf-8"))["contents"]
 
 

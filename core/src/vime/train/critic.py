@@ -17,12 +17,15 @@ from vime.errors import CheckpointError, ConfigError
 from vime.train.batch import TrainBatch
 from vime.train.deepspeed_config import deepspeed_config
 from vime.train.losses import weighted_sum
-from vime.train.microbatch import MicroBatch, Row, scoring_batches
+from vime.train.microbatch import MicroBatch, Row
 from vime.train.model_loading import check_model_folder, load_model
 from vime.train.objective import LossResult
 from vime.train.parameters import gather_named_weights
+from vime.train.policy_model import hidden_states
 from vime.train.quiet import quiet_deepspeed, quiet_transformers
 from vime.train.schedule import critic_schedule
+from vime.train.scoring import token_scores
+from vime.train.shared_prompts import attention_pair_cost
 from vime.train.stepper import Stepper
 from vime.train.tally import Tally
 from vime.train.values import clipped_value_loss, explained_variance
@@ -49,19 +52,22 @@ class ValueHead(nn.Module):
 class ValueModel(nn.Module):
     """A Hugging Face model without its output embeddings, and a value head on it."""
 
-    def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
+    def __init__(self, backbone: nn.Module, hidden_size: int, pair_cost: float | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = ValueHead(hidden_size)
+        self.pair_cost = pair_cost
 
-    def forward(self, input_ids_B_T: Tensor, select_K: Tensor, position_ids_B_T: Tensor | None = None) -> Tensor:
-        """The values at the K positions that `select_K` indexes in the flattened (B, T).
-
-        Rows are padded on the right, or laid end to end with `position_ids_B_T`, as for the policy.
-        """
-        positions = {} if position_ids_B_T is None else {"position_ids": position_ids_B_T}
-        hidden_B_T_H = self.backbone(input_ids=input_ids_B_T, use_cache=False, **positions).last_hidden_state
-        return self.head(hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K])
+    def forward(
+        self,
+        input_ids_B_T: Tensor,
+        select_K: Tensor,
+        *,
+        position_ids_B_T: Tensor | None = None,
+        attention_mask_B_1_T_T: Tensor | None = None,
+    ) -> Tensor:
+        """The values at the K positions that `select_K` indexes in the flattened (B, T), which is laid out as for the policy."""
+        return self.head(hidden_states(self.backbone, input_ids_B_T, select_K, position_ids_B_T, attention_mask_B_1_T_T))
 
 
 def start_critic(config: Any, model_path: str, policy: Any, dtype: torch.dtype, device: torch.device, plugins: Any = None) -> Critic | None:
@@ -113,7 +119,8 @@ class Critic:
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.vocab_size: int = model.config.vocab_size
-        self.model = ValueModel(getattr(model, model.base_model_prefix), model.config.get_text_config().hidden_size)
+        width = model.config.get_text_config().hidden_size
+        self.model = ValueModel(getattr(model, model.base_model_prefix), width, attention_pair_cost(model))
         _load_head(self.model.head, Path(folder).expanduser() / HEAD_FILE)
         self.model.to(device=device, dtype=dtype)
         settings = deepspeed_config(config, dtype, dist.get_world_size())
@@ -127,15 +134,14 @@ class Critic:
         """Whether this rollout is one of the first, which leave the policy as it is."""
         return rollout_id < self.config.num_critic_only_steps
 
-    @torch.no_grad()
     def fill_values(self, rows: Sequence[Row]) -> None:
         """Set `values_M` of each row to what the critic now thinks. All ranks call this with the same rows."""
-        if not rows:
-            return
-        for _, micro in scoring_batches(rows, self.config, self.device):
-            values_K = self.engine(micro.input_ids_B_T, micro.select_K, micro.position_ids_B_T)
-            for row, values_M in zip(micro.rows, micro.split(values_K), strict=True):
-                row.values_M = values_M
+        scored = token_scores(self._values, rows, self.config, self.device, self.stepper.share, self.model.pair_cost)
+        for row, values_M in zip(rows, scored, strict=True):
+            row.values_M = values_M
+
+    def _values(self, micro: MicroBatch) -> Tensor:
+        return self.engine(micro.input_ids_B_T, micro.select_K, **micro.layout)
 
     def train(self, batch: TrainBatch, rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> dict[str, float]:
         """Take an optimizer step over the rows of each of `steps`, which have their returns, and report in metrics."""
@@ -154,7 +160,7 @@ class Critic:
         return metrics | {"critic_skipped_steps": float(len(steps) - applied)}
 
     def _micro_loss(self, micro: MicroBatch, tally: Tally) -> Tensor:
-        values_K = self.engine(micro.input_ids_B_T, micro.select_K, micro.position_ids_B_T)
+        values_K = self._values(micro)
         assert micro.values_K is not None and micro.returns_K is not None, "rows are valued before they are trained on"
         loss_K, clipped_K = clipped_value_loss(values_K, micro.values_K, micro.returns_K, self.config.value_clip)
         loss = weighted_sum(loss_K, micro.weights_K)

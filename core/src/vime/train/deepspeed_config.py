@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from vime.config.inputs import read_deepspeed_settings
 from vime.errors import ConfigError
-
-SMALL_MODEL_PARAMETERS = 500_000_000
-"""Up to this size the trainer computes in float32 on the CPU when `train_dtype` is auto."""
+from vime.heavy import heavy_imports
+from vime.train.precision import train_dtype_name
 
 
 def resolve_train_dtype(name: str, parameters: int, device: torch.device) -> torch.dtype:
     """`auto` is float32 for a small model on the CPU, bfloat16 otherwise."""
-    if name == "auto":
-        name = "float32" if device.type == "cpu" and parameters <= SMALL_MODEL_PARAMETERS else "bfloat16"
+    name = train_dtype_name(name, parameters, on_cpu=device.type == "cpu")
     try:
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     except KeyError:
@@ -50,6 +47,7 @@ def deepspeed_config(config: Any, dtype: torch.dtype, world_size: int) -> dict[s
                 "eps": config.adam_eps,
                 "weight_decay": config.weight_decay,
                 "torch_adam": True,
+                "fused": True,  # one kernel over all parameters, on CPUs too
             },
         },
         "zero_optimization": {"stage": stage},
@@ -64,18 +62,8 @@ def deepspeed_config(config: Any, dtype: torch.dtype, world_size: int) -> dict[s
         result["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
         result["zero_force_ds_cpu_optimizer"] = False
     if config.deepspeed_config is not None:
-        _merge(result, _read_settings(config.deepspeed_config), config.deepspeed_config)
+        _merge(result, read_deepspeed_settings(config.deepspeed_config), config.deepspeed_config)
     return result
-
-
-def _read_settings(path: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--deepspeed-config {path} cannot be read: {error}", hint="give a JSON file") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(f"--deepspeed-config {path} holds a {type(settings).__name__}", hint="give a JSON object")
-    return settings
 
 
 def _merge(ours: dict[str, Any], theirs: dict[str, Any], path: str, prefix: str = "") -> None:
@@ -95,12 +83,13 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], path: str, prefix: str 
 def start_process_group(device: torch.device) -> None:
     """Make sure that torch.distributed and DeepSpeed's layer over it are up.
 
-    A process without a launcher becomes the only rank, over an in-memory store: no port, no network. There the
-    shared-memory all-reduce of DeepSpeed, half a minute of compiling on a new machine, has nothing to do and is left out.
+    A process without a launcher becomes the only rank, over an in-memory store: no port, no network. The shared-memory
+    all-reduce of DeepSpeed, half a minute of compiling on a new machine, is left out.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if device.type == "cuda" else "cpu")
-    import deepspeed
-    import deepspeed.comm as dist
+    with heavy_imports(without="mlflow"):  # a second, for its autotuner
+        import deepspeed
+        import deepspeed.comm as dist
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed's own calls under ZeRO-3: nothing that a user of vime could change.
@@ -108,14 +97,14 @@ def start_process_group(device: torch.device) -> None:
     if dist.is_initialized():
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        import deepspeed.ops
+        for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+            os.environ.setdefault(name, value)  # DeepSpeed asks for them even where the group is there, started by an engine
+    if not torch.distributed.is_initialized() and os.environ["WORLD_SIZE"] == "1":
+        from torch._C._distributed_c10d import HashStore
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        if not torch.distributed.is_initialized():
-            from torch._C._distributed_c10d import HashStore
-
-            for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
-                os.environ.setdefault(name, value)
-            torch.distributed.init_process_group(backend=backend, store=HashStore(), rank=0, world_size=1)
+        torch.distributed.init_process_group(backend=backend, store=HashStore(), rank=0, world_size=1)
     deepspeed.init_distributed(dist_backend=backend, verbose=False)

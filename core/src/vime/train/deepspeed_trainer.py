@@ -8,7 +8,7 @@ so that no split of the batch changes the loss or its gradient.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +90,30 @@ class DeepSpeedTrainer:
 
         `verify` is called before the first optimizer step when the mean |train - rollout log-prob| of tokens of the
         current weights exceeds the sync tolerance; it raises if the engine's weights are not the trainer's.
+        """
+        training = self.training(batch)
+        while True:
+            try:
+                difference = next(training)
+            except StopIteration as end:
+                return end.value
+            if verify is not None and not difference <= self.sync_tolerance():  # nan asks for a check too
+                verify()
+
+    def training(self, batch: TrainBatch) -> Generator[float, None, dict[str, float]]:
+        """The optimizer steps of one rollout, with a stop before the first, in which weights may be scored and not changed.
+
+        Yields the mean |train - rollout log-prob| of tokens of the current weights there; returns the metrics. On several
+        ranks all of them run through it, and yield and return the same.
         Raises TrainerError after `max_bad_steps` steps in a row whose loss or gradient is not finite.
         """
         try:
-            return self._train(batch, verify)
+            return (yield from self._training(batch))
         except Exception as error:
             error.add_note(f"in the training on rollout {batch.rollout_id}")
             raise
 
-    def _train(self, batch: TrainBatch, verify: Callable[[], object] | None) -> dict[str, float]:
+    def _training(self, batch: TrainBatch) -> Generator[float, None, dict[str, float]]:
         self._refuse_foreign_tokens(batch)
         rows = batch.rows = trained_rows(batch, self.weight_version, self.device)
         steps = split_steps(batch, self.config.global_batch_size, self.config.num_steps_per_rollout)
@@ -111,7 +126,13 @@ class DeepSpeedTrainer:
         for number, step in enumerate(policy_steps):
             tally.measures_difference = number == 0 and not tally.has_difference
             members = [by_index[index] for index in step if index in by_index]
-            applied += self._optimizer_step(members, batch, tally, verify if number == 0 else None)
+            if not members:
+                tally.skip()
+                continue
+            self.stepper.accumulate(members, batch, tally, self._micro_loss)
+            if number == 0:
+                yield tally.mean_abs_diff()
+            applied += self.stepper.apply(tally)
         self.weight_version += applied > 0
         if self.reference is not None:
             self.reference.after_rollout(batch.rollout_id, self.named_weights)
@@ -186,23 +207,13 @@ class DeepSpeedTrainer:
         apply_rollout_data(hook, data, batch, rows)
         check_returns_nothing(hook.label, hook.hook, result, data, "change rollout_data in place: rollout_data[key][i] = values")
 
-    def _optimizer_step(self, rows: list[Row], batch: TrainBatch, tally: Tally, verify: Callable[[], object] | None) -> bool:
-        """Accumulate over the micro-batches and step. Returns whether the weights changed."""
-        if not rows:
-            tally.skip()
-            return False
-        self.stepper.accumulate(rows, batch, tally, self._micro_loss)
-        if verify is not None and not (tally.mean_abs_diff() <= self.sync_tolerance()):  # nan asks for a check too
-            verify()
-        return self.stepper.apply(tally)
-
     def _micro_loss(self, micro: MicroBatch, tally: Tally) -> Tensor:
         log_probs_K, entropy_K = self.engine(
             micro.input_ids_B_T,
             micro.select_K,
             micro.targets_K,
-            position_ids_B_T=micro.position_ids_B_T,
             entropy_grad=self.config.entropy_coef != 0,
+            **micro.layout,
         )
         result = self.objective(micro, log_probs_K, entropy_K)
         tally.add(result, micro, log_probs_K)
@@ -212,11 +223,11 @@ class DeepSpeedTrainer:
 
     def _log_probs(self, model: Any, rows: list[Row], temperature: float | None = None) -> list[Tensor]:
         """The log-probs of each row's trained tokens, in the order of `rows`."""
-        return row_log_probs(model, self.config, rows, self.device, temperature)
+        return row_log_probs(model, self.config, rows, self.device, temperature, self.stepper.share)
 
     def sample_log_probs(self, samples: Sequence[Sample]) -> list[list[float]]:
         """The log-probs of each sample's trained tokens under the current weights, at temperature 1."""
-        return sample_log_probs(self.engine, self.config, samples, self.vocab_size, self.device)
+        return sample_log_probs(self.engine, self.config, samples, self.vocab_size, self.device, self.stepper.share)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of tokens 1..T-1 of each sequence under the current weights, at temperature 1."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vime.errors import TrainerError
 from vime.train.batch import TrainBatch
+from vime.train.shared_prompts import sequence_length, share_prompts, shared_mask
 
 
 @dataclass
@@ -49,16 +50,21 @@ class Row:
 
 @dataclass
 class MicroBatch:
-    """B rows, right-padded to T, with their K trained tokens laid end to end; packed, one row of T tokens that holds all of them."""
+    """Rows as B sequences, right-padded to T, with their K trained tokens laid end to end.
+
+    A sequence is a row, or rows that share a prompt; packed, one sequence holds all rows.
+    """
 
     input_ids_B_T: Tensor
     position_ids_B_T: Tensor | None
-    """Packed: the place of each token in its own row, from which attention tells the rows apart. None where rows are padded."""
+    """The place of each token in its own row. None where it is the place in the sequence; packed, attention tells rows apart by it."""
+    attention_mask_B_1_T_T: Tensor | None
+    """Where rows share a prompt: which tokens (last axis) a token sees."""
     select_K: Tensor
     """Where token k is predicted from, as an index into the flattened (B, T)."""
     targets_K: Tensor
     row_K: Tensor
-    """The row, below B, of each trained token."""
+    """The row, by its place in `rows`, of each trained token."""
     weights_K: Tensor
     is_current_K: Tensor
     advantages_K: Tensor
@@ -69,8 +75,16 @@ class MicroBatch:
     values_K: Tensor | None
     returns_K: Tensor | None
     rows: list[Row]
+    tokens: int
+    """What goes through the model, without padding."""
     share: float = 1.0
     """What one rollout is of the optimizer step (one trained token under `--loss-aggregation token`): see `losses.step_share`."""
+
+    @property
+    def layout(self) -> dict[str, Tensor]:
+        """What a forward pass is told beside the tokens: the parts of the layout that are not those of padded rows."""
+        parts = {"position_ids_B_T": self.position_ids_B_T, "attention_mask_B_1_T_T": self.attention_mask_B_1_T_T}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def split(self, values_K: Tensor) -> list[Tensor]:
         """Per-token values back to one tensor per row."""
@@ -118,9 +132,14 @@ def packs_rows(config: Any) -> bool:
     return "flash" in config.attn_implementation if config.pack_sequences is None else config.pack_sequences
 
 
+def shares_prompts(config: Any) -> bool:
+    """Whether rows of one prompt may be one sequence: `--share-prompts`, else on CPUs, where it was measured."""
+    return not torch.cuda.is_available() if config.share_prompts is None else config.share_prompts
+
+
 MAX_PADDING = 0.05
 """A micro-batch is closed rather than padded beyond this fraction, once it has enough tokens to be worth its own pass."""
-MIN_TOKENS = 256
+MIN_TOKENS = 512
 """Tokens below which a micro-batch is filled up whatever the padding: a pass has costs of its own."""
 
 
@@ -158,35 +177,57 @@ def plan_micro_batches(
     return [chunks + [[] for _ in range(most - len(chunks))] for chunks in plans]
 
 
-def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device, *, packed: bool = False) -> MicroBatch:
-    """Pad B rows to the longest, or lay them end to end, and find their trained tokens.
+SEQUENCES_PER_RANK = 4
+"""As many at least where several ranks share the rows of a step, so that they have about equally much to do."""
 
-    `weights` has the loss weight of each row's tokens.
+Sequences = list[list[int]]
+"""Rows by their positions in a list: those of one sequence of a forward pass together."""
+
+
+def plan_sequences(
+    rows: Sequence[Row], config: Any, ranks: int, pair_cost: float | None, *, rows_each: int | None = None
+) -> list[list[Sequences]]:
+    """Per rank and micro-batch, the sequences to run. Every rank gets as many micro-batches; one to fill up has no sequence.
+
+    `pair_cost` is the model's (`attention_pair_cost`). `rows_each` rows a micro-batch, else as many as `max_tokens_per_gpu` holds.
+    """
+    packed, limit = packs_rows(config), config.max_tokens_per_gpu
+    if pair_cost is None or packed or rows_each is not None or not shares_prompts(config):
+        sequences = [[position] for position in range(len(rows))]
+    else:
+        max_rows = len(rows) if ranks == 1 else max(1, len(rows) // (ranks * SEQUENCES_PER_RANK))
+        sequences = share_prompts(rows, pair_cost, limit, max_rows)
+    lengths = [sequence_length([rows[position] for position in sequence]) for sequence in sequences]
+    plans = plan_micro_batches(lengths, max_tokens=limit if rows_each is None else None, rows_each=rows_each, ranks=ranks, packed=packed)
+    return [[[sequences[number] for number in numbers] for numbers in plan] for plan in plans]
+
+
+def collate(
+    rows: Sequence[Row], weights: Sequence[float], device: torch.device, *, packed: bool = False, sizes: Sequence[int] | None = None
+) -> MicroBatch:
+    """Lay rows out and find their trained tokens: padded to the longest, or end to end.
+
+    `weights` has the loss weight of each row's tokens. `sizes` has the number of rows of each sequence, of which those of one
+    sequence share their prompt; without it each row is a sequence.
     """
     if not rows:
         raise TrainerError("an empty micro-batch cannot be collated")
-    lengths = [row.input_length for row in rows]
-    width = max(lengths)
     if packed:
-        starts = list(itertools.accumulate(lengths[:-1], initial=0))
-        input_ids = torch.tensor([[token for row in rows for token in row.tokens[: row.input_length]]])
-        position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
+        place = _end_to_end(rows)
+    elif sizes is None or max(sizes) == 1:
+        place = _padded(rows)
     else:
-        starts = [number * width for number in range(len(rows))]
-        input_ids, position_ids = torch.zeros((len(rows), width), dtype=torch.long), None
-        for number, row in enumerate(rows):
-            input_ids[number, : row.input_length] = torch.tensor(row.tokens[: row.input_length])
+        place = _behind_prompts(rows, sizes)
     counts = torch.tensor([len(row.positions) for row in rows])
     has_old = [row.old_log_probs_M is not None for row in rows]
     old = None
     if any(has_old):
         old = torch.cat([row.advantages_M * 0 if row.old_log_probs_M is None else row.old_log_probs_M for row in rows])
     return MicroBatch(
-        input_ids_B_T=input_ids.to(device),
-        position_ids_B_T=position_ids,
-        select_K=torch.tensor(
-            [start + position - 1 for start, row in zip(starts, rows, strict=True) for position in row.positions], device=device
-        ),
+        input_ids_B_T=place.input_ids_B_T.to(device),
+        position_ids_B_T=None if place.position_ids_B_T is None else place.position_ids_B_T.to(device),
+        attention_mask_B_1_T_T=None if place.segments_B_T is None else shared_mask(place.segments_B_T.to(device)),
+        select_K=torch.tensor(place.select, device=device),
         targets_K=torch.tensor([row.tokens[position] for row in rows for position in row.positions], device=device),
         row_K=torch.arange(len(rows)).repeat_interleave(counts).to(device),
         weights_K=torch.tensor(weights, dtype=torch.float32).repeat_interleave(counts).to(device),
@@ -199,15 +240,91 @@ def collate(rows: Sequence[Row], weights: Sequence[float], device: torch.device,
         values_K=_cat([row.values_M for row in rows]),
         returns_K=_cat([row.returns_M for row in rows]),
         rows=list(rows),
+        tokens=place.tokens,
     )
 
 
-def scoring_batches(rows: Sequence[Row], config: Any, device: torch.device) -> Iterator[tuple[list[int], MicroBatch]]:
-    """The rows in micro-batches of weight 0, for a pass without gradient, each with their positions in `rows`. At least one row."""
-    packed = packs_rows(config)
+@dataclass
+class _Places:
+    """Where tokens lie in the sequences of a micro-batch."""
+
+    input_ids_B_T: Tensor
+    tokens: int
+    """Without padding."""
+    select: list[int]
+    """Where each trained token is predicted from, in the flattened (B, T)."""
+    position_ids_B_T: Tensor | None = None
+    segments_B_T: Tensor | None = None
+    """0 for tokens of a prompt, n for those of the n-th response of the sequence."""
+
+
+def _padded(rows: Sequence[Row]) -> _Places:
+    width = max(row.input_length for row in rows)
+    input_ids = _matrix([row.tokens[: row.input_length] for row in rows])
+    tokens = sum(row.input_length for row in rows)
+    return _Places(input_ids, tokens, [number * width + position - 1 for number, row in enumerate(rows) for position in row.positions])
+
+
+def _end_to_end(rows: Sequence[Row]) -> _Places:
     lengths = [row.input_length for row in rows]
-    for positions in plan_micro_batches(lengths, max_tokens=config.max_tokens_per_gpu, rows_each=None, packed=packed)[0]:
-        yield positions, collate([rows[p] for p in positions], [0.0] * len(positions), device, packed=packed)
+    starts = itertools.accumulate(lengths[:-1], initial=0)
+    return _Places(
+        _matrix([[token for row in rows for token in row.tokens[: row.input_length]]]),
+        sum(lengths),
+        [start + position - 1 for start, row in zip(starts, rows, strict=True) for position in row.positions],
+        _matrix([[place for length in lengths for place in range(length)]]),
+    )
+
+
+def _behind_prompts(rows: Sequence[Row], sizes: Sequence[int]) -> _Places:
+    tokens, places, segments = [], [], []
+    indices: list[list[int]] = []
+    """Of each row, where its trained tokens are predicted from, in its sequence."""
+    starts = list(itertools.accumulate(sizes[:-1], initial=0))
+    for start, size in zip(starts, sizes, strict=True):
+        prompt = rows[start].positions[0]
+        tokens.append(rows[start].tokens[:prompt])
+        places.append(list(range(prompt)))
+        segments.append([0] * prompt)
+        for number, row in enumerate(rows[start : start + size], 1):
+            ahead = len(tokens[-1]) - prompt
+            indices.append([position - 1 + (ahead if position > prompt else 0) for position in row.positions])
+            tokens[-1] += row.tokens[prompt : row.input_length]
+            places[-1] += range(prompt, row.input_length)
+            segments[-1] += [number] * (row.input_length - prompt)
+    width = max(map(len, tokens))
+    of_row = [number * width for number, size in enumerate(sizes) for _ in range(size)]
+    select = [base + index for base, of_tokens in zip(of_row, indices, strict=True) for index in of_tokens]
+    return _Places(_matrix(tokens), sum(map(len, tokens)), select, _matrix(places), _matrix(segments))
+
+
+def _matrix(lists: Sequence[Sequence[int]]) -> Tensor:
+    """Lists as the rows of a matrix, padded with 0 on the right."""
+    width = max(map(len, lists))
+    return torch.tensor([[*numbers, *(0,) * (width - len(numbers))] for numbers in lists])
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a pass over rows is this process's: one of `ranks` that do it together."""
+
+    rank: int = 0
+    ranks: int = 1
+
+
+def scoring_batches(
+    rows: Sequence[Row], config: Any, device: torch.device, share: Share = Share(), pair_cost: float | None = None
+) -> Iterator[tuple[list[int], MicroBatch]]:
+    """This rank's rows in micro-batches of weight 0, for a pass without gradient, each with their positions in `rows`. At least one row.
+
+    Every rank has as many, since under ZeRO-3 a forward pass takes all of them: one without positions, of a short row, fills up.
+    """
+    shortest = min(range(len(rows)), key=lambda position: rows[position].input_length)
+    for sequences in plan_sequences(rows, config, share.ranks, pair_cost)[share.rank]:
+        positions = [position for sequence in sequences for position in sequence]
+        picked = [rows[position] for position in positions or [shortest]]
+        sizes = [len(sequence) for sequence in sequences] or None
+        yield positions, collate(picked, [0.0] * len(picked), device, packed=packs_rows(config), sizes=sizes)
 
 
 def _cat(parts: list[Tensor | None]) -> Tensor | None:

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from vime.errors import ConfigError
+from vime.heavy import heavy_imports
+from vime.train.bfloat16 import compute_products_in_float32
+from vime.train.precision import cpu_emulates_bfloat16
 from vime.train.quiet import quiet_transformers
 
 
@@ -27,7 +30,8 @@ def check_model_folder(path: str) -> None:
 
 def count_parameters(path: str) -> int:
     """The number of parameters of a model, each tied one once, without loading a weight."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    with heavy_imports():
+        from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
@@ -49,4 +53,6 @@ def load_model(path: str, dtype: torch.dtype, attn_implementation: str, device: 
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             setattr(module, "attention_dropout", 0.0)  # noqa: B010
+    if dtype is torch.bfloat16 and device.type == "cpu" and cpu_emulates_bfloat16():
+        compute_products_in_float32(model)
     return model.to(device)

@@ -116,6 +116,8 @@ class Objective:
         _check_tensor(hook, "loss", loss, ())
         _check_gradient(hook, "loss", loss, log_probs_K)
         share = micro.weights_K.sum()
+        # A rank without rows of its own runs one of weight 0: whatever a function makes of it does not belong to the step.
+        loss = torch.where(share != 0, loss, 0.0 * loss)
         means = {name: _scalar(hook, name, value, loss.device) * share for name, value in metrics.items()}
         return LossResult(loss, {"loss": loss.detach()}, means)
 

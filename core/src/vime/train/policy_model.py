@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vime.train.shared_prompts import attention_pair_cost
+
 LOGITS_AT_ONCE = 2**24
 """Float32 logits that may exist at a time whatever the chunk size (64 MiB): below that, remaking them costs and saves nothing."""
 
@@ -27,6 +29,8 @@ class PolicyModel(nn.Module):
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         if next(model.parameters()).dtype is not torch.float32:
             _compute_in_float32(model.get_output_embeddings())  # type: ignore[operator]
+        self.pair_cost = attention_pair_cost(model)
+        """None where rows of one prompt cannot be one sequence."""
         self.scale: float = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
 
     def forward(
@@ -36,6 +40,7 @@ class PolicyModel(nn.Module):
         targets_K: Tensor,
         *,
         position_ids_B_T: Tensor | None = None,
+        attention_mask_B_1_T_T: Tensor | None = None,
         temperature: float | None = None,
         entropy_grad: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -43,13 +48,12 @@ class PolicyModel(nn.Module):
 
         `select_K` indexes the flattened (B, T): where target k is predicted from. Rows are padded on the right only,
         so that causal attention needs no mask; rows laid end to end come with `position_ids_B_T`, each counting from 0,
-        and attention stays within them. Logits are divided by the temperature. They are made and consumed in
-        chunks, and remade in the backward pass, so that the (K, V) float32 tensor never exists where it would be large.
+        and attention stays within them; rows that share a prompt come with `attention_mask_B_1_T_T` too. Logits are
+        divided by the temperature. They are made and consumed in chunks, and remade in the backward pass, so that the
+        (K, V) float32 tensor never exists where it would be large.
         """
         backbone: Any = getattr(self.model, self.model.base_model_prefix)  # type: ignore[arg-type]
-        positions = {} if position_ids_B_T is None else {"position_ids": position_ids_B_T}
-        hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False, **positions).last_hidden_state
-        hidden_K_H = hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K]
+        hidden_K_H = hidden_states(backbone, input_ids_B_T, select_K, position_ids_B_T, attention_mask_B_1_T_T)
         temperature = self.temperature if temperature is None else temperature
         parts = []
         for start in range(0, max(1, len(targets_K)), self.chunk_size):
@@ -75,6 +79,19 @@ class PolicyModel(nn.Module):
             probs_C_V = (logits_C_V - log_norm_C[:, None]).exp()
             entropy_C = log_norm_C - (probs_C_V * logits_C_V).sum(dim=-1)
         return log_probs_C, entropy_C
+
+
+def hidden_states(
+    backbone: Any, input_ids_B_T: Tensor, select_K: Tensor, position_ids_B_T: Tensor | None, attention_mask_B_1_T_T: Tensor | None
+) -> Tensor:
+    """What the backbone makes of the tokens that `select_K` indexes in the flattened (B, T), as (K, H). See `MicroBatch.layout`."""
+    if attention_mask_B_1_T_T is not None:  # of booleans, attention makes such numbers again in each layer, and keeps them there
+        bias_B_1_T_T = torch.zeros(attention_mask_B_1_T_T.shape, dtype=backbone.dtype, device=input_ids_B_T.device)
+        attention_mask_B_1_T_T = bias_B_1_T_T.masked_fill_(~attention_mask_B_1_T_T, -torch.inf)
+    layout = {"position_ids": position_ids_B_T, "attention_mask": attention_mask_B_1_T_T}
+    given = {name: part for name, part in layout.items() if part is not None}
+    hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False, **given).last_hidden_state
+    return hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K]
 
 
 def _compute_in_float32(head: Any) -> None:

@@ -10,30 +10,65 @@ from torch import Tensor
 
 from vime.errors import TrainerError
 from vime.sample import Sample
-from vime.train.microbatch import Row, scoring_batches
+from vime.train.microbatch import MicroBatch, Row, Share, scoring_batches
+
+ALONE = Share()
 
 
 @torch.no_grad()
-def row_log_probs(
-    model: Callable[..., tuple[Tensor, Tensor]], config: Any, rows: Sequence[Row], device: torch.device, temperature: float | None = None
+def token_scores(
+    forward: Callable[[MicroBatch], Tensor],
+    rows: Sequence[Row],
+    config: Any,
+    device: torch.device,
+    share: Share = ALONE,
+    pair_cost: float | None = None,
 ) -> list[Tensor]:
-    """The log-probs of each row's trained tokens, in the order of `rows`, by micro-batches of `max_tokens_per_gpu`.
+    """What `forward` makes of each row's trained tokens, M numbers a row in the order of `rows`, by micro-batches of `max_tokens_per_gpu`.
+
+    The ranks of `share` call this with the same rows. Each does its part of them and gets the numbers of all.
+    """
+    if not rows:
+        return []
+    counts = [len(row.positions) for row in rows]
+    scores = torch.zeros(sum(counts), dtype=torch.float32, device=device)
+    places = scores.split(counts)
+    for positions, micro in scoring_batches(rows, config, device, share, pair_cost):
+        scores_K = forward(micro)
+        if positions:
+            for position, scores_M in zip(positions, micro.split(scores_K), strict=True):
+                places[position].copy_(scores_M)
+    if share.ranks > 1:
+        torch.distributed.all_reduce(scores)  # a number from one rank, and zeros from the others
+    return [scores_M.clone() for scores_M in places]
+
+
+def row_log_probs(
+    model: Any,
+    config: Any,
+    rows: Sequence[Row],
+    device: torch.device,
+    temperature: float | None = None,
+    share: Share = ALONE,
+) -> list[Tensor]:
+    """The log-probs of each row's trained tokens, as `token_scores` gives them.
 
     `model` is a PolicyModel, or a DeepSpeed engine around one.
     """
-    results: dict[int, Tensor] = {}
-    if not rows:
-        return []
-    for positions, micro in scoring_batches(rows, config, device):
-        log_probs_K, _ = model(
-            micro.input_ids_B_T, micro.select_K, micro.targets_K, position_ids_B_T=micro.position_ids_B_T, temperature=temperature
-        )
-        results.update(zip(positions, micro.split(log_probs_K), strict=True))
-    return [results[position] for position in range(len(rows))]
+
+    def log_probs(micro: MicroBatch) -> Tensor:
+        return model(micro.input_ids_B_T, micro.select_K, micro.targets_K, temperature=temperature, **micro.layout)[0]
+
+    return token_scores(log_probs, rows, config, device, share, model.pair_cost)
 
 
 def sample_log_probs(
-    model: Callable[..., tuple[Tensor, Tensor]], config: Any, samples: Sequence[Sample], vocab_size: int, device: torch.device
+    model: Any,
+    config: Any,
+    samples: Sequence[Sample],
+    vocab_size: int,
+    device: torch.device,
+    share: Share = ALONE,
 ) -> list[list[float]]:
     """The log-probs at temperature 1 of each sample's trained tokens (mask 1), none for a removed one.
 
@@ -53,7 +88,7 @@ def sample_log_probs(
         positions = [start + offset for offset, flag in enumerate(mask) if flag and start + offset > 0]
         if positions and not sample.remove_sample:
             rows.append(Row(sample.tokens, positions, number, True, torch.zeros(len(positions), device=device)))
-    scored = dict(zip([row.index for row in rows], row_log_probs(model, config, rows, device, temperature=1.0), strict=True))
+    scored = dict(zip([row.index for row in rows], row_log_probs(model, config, rows, device, 1.0, share), strict=True))
     return [scored[number].tolist() if number in scored else [] for number in range(len(samples))]
 
 

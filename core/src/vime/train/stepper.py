@@ -12,7 +12,7 @@ from torch import Tensor
 from vime.errors import TrainerError
 from vime.train.batch import TrainBatch
 from vime.train.losses import step_share, token_weights
-from vime.train.microbatch import MicroBatch, Row, collate, packs_rows, plan_micro_batches
+from vime.train.microbatch import MicroBatch, Row, Share, collate, packs_rows, plan_sequences
 from vime.train.schedule import LrSchedule
 from vime.train.tally import Tally
 
@@ -30,6 +30,7 @@ class Stepper:
         self.packs_rows = packs_rows(config)
         self.ranks: int = dist.get_world_size()
         self.rank: int = dist.get_rank()
+        self.share = Share(self.rank, self.ranks)
         self.applied_steps = 0
         self.bad_steps_in_a_row = 0
 
@@ -41,12 +42,14 @@ class Stepper:
         level = self.config.loss_aggregation
         masks, rollouts = [batch.loss_masks[row.index] for row in rows], [batch.rollout_ids[row.index] for row in rows]
         weights = token_weights(masks, rollouts, level, float(self.config.rollout_max_response_len))
-        plan = self._plan(rows)
-        for number, positions in enumerate(plan):
+        rows_each = None if self.config.use_dynamic_batch_size else self.config.micro_batch_size or 1
+        plan = plan_sequences(rows, self.config, self.ranks, self.engine.module.pair_cost, rows_each=rows_each)[self.rank]
+        for number, sequences in enumerate(plan):
             is_last = number == len(plan) - 1
-            picked = positions or [0]
-            micro_weights = [weights[p] if positions else 0.0 for p in picked]
-            micro = collate([rows[p] for p in picked], micro_weights, self.device, packed=self.packs_rows)
+            picked = [position for sequence in sequences for position in sequence] or [0]
+            micro_weights = [weights[p] if sequences else 0.0 for p in picked]
+            sizes = [len(sequence) for sequence in sequences] or None
+            micro = collate([rows[p] for p in picked], micro_weights, self.device, packed=self.packs_rows, sizes=sizes)
             micro.share = step_share(masks, rollouts, level)
             self.engine.set_gradient_accumulation_boundary(is_last)
             loss = micro_loss(micro, tally)
@@ -87,18 +90,6 @@ class Stepper:
                 "--max-bad-steps allows more",
             )
         return False
-
-    def _plan(self, rows: Sequence[Row]) -> list[list[int]]:
-        """This rank's micro-batches; every rank has as many."""
-        is_dynamic = self.config.use_dynamic_batch_size
-        plans = plan_micro_batches(
-            [row.input_length for row in rows],
-            max_tokens=self.config.max_tokens_per_gpu if is_dynamic else None,
-            rows_each=None if is_dynamic else self.config.micro_batch_size,
-            ranks=self.ranks,
-            packed=self.packs_rows,
-        )
-        return plans[self.rank]
 
     def _all_finite(self, step_loss: Tensor) -> bool:
         """Whether the step's loss is finite on every rank."""

@@ -33,17 +33,20 @@ class Tally:
     @torch.no_grad()
     def add(self, result: LossResult, micro: MicroBatch, log_probs_K: Tensor) -> None:
         """Count one micro-batch. Rows of weight 0 are there to keep ranks in step and count as padding."""
-        weighted = [bool(weight[0] != 0) for weight in micro.split(micro.weights_K)]
+        counts_K = micro.weights_K != 0
+        counted = int(counts_K.sum())
         for totals, values in ((self._sums, result.sums), (self._means, result.means)):
             for name, value in values.items():
                 totals[name] = totals[name] + value if name in totals else value
         self._weight = self._weight + micro.weights_K.sum()
         if self.measures_difference and micro.rollout_log_probs_K is not None:
-            for row, ours, counts in zip(micro.rows, micro.split(log_probs_K), weighted, strict=True):
+            for row, ours in zip(micro.rows, micro.split(log_probs_K), strict=True):
                 row.seen_log_probs_M = ours
-                self.add_difference(ours, row.rollout_log_probs_M, row.is_current and counts)
-        self._tokens += sum(len(row.positions) for row, counts in zip(micro.rows, weighted, strict=True) if counts)
-        self._used += sum(row.input_length for row, counts in zip(micro.rows, weighted, strict=True) if counts)
+            compared_K = counts_K & micro.is_current_K
+            self._diff = self._diff + torch.where(compared_K, (log_probs_K - micro.rollout_log_probs_K).abs(), 0.0).sum()
+            self._diff_tokens += int(compared_K.sum())
+        self._tokens += counted
+        self._used += micro.tokens if counted else 0
         self._padded += micro.input_ids_B_T.numel()
 
     @property

@@ -13,25 +13,27 @@ weights under them come from the model that the run was started with, and a chec
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
+from vime.config.names import flag_of
 from vime.errors import CheckpointError
 from vime.train.critic import FOLDER as CRITIC
 from vime.train.lora import is_adapter
 from vime.train.parameters import gather_named_weights
 from vime.train.quiet import quiet_deepspeed, quiet_transformers
+from vime.train.random_states import DRIVER, load_process, restore_rng, rng_states, torch_rng_states
 
 DEEPSPEED_TAG = "state"
 STATE_FILE = "trainer/state.json"
 ADAPTER_FOLDER = "adapter"
 """In a folder of its own: beside config.json, transformers would put the adapter on top of the merged model."""
 ADAPTER_SETTINGS = ("lora_rank", "lora_alpha", "lora_target_modules")
+FLAGS = {"ranks": "--runtime ray --trainer-ranks"}
+"""Flags of identity entries that are not called like them."""
 RNG_FILE = "trainer/rng.safetensors"
 """In a folder of its own: vLLM takes every safetensors file beside config.json for weights."""
 
@@ -63,9 +65,10 @@ def save(trainer: Any, directory: Path) -> None:
 
 
 def load(trainer: Any, directory: Path) -> None:
-    """Restore what `save` wrote, into a trainer of the same model, dtype and ZeRO stage."""
-    from safetensors.torch import load_file
+    """Restore what `save` wrote, into a trainer of the same model, dtype and ZeRO stage.
 
+    The random states are those of the process with the loop, if that was another than rank 0's.
+    """
     for needed in (STATE_FILE, RNG_FILE, "deepspeed"):
         if not (directory / needed).exists():
             raise CheckpointError(
@@ -74,10 +77,12 @@ def load(trainer: Any, directory: Path) -> None:
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     _check_critic(trainer, state, directory)
     for key, now in _identity(trainer).items():
-        if state["identity"].get(key) != now:
+        before = state["identity"].get(key)
+        if before != now and not (key == "ranks" and _is_whole_on_every_rank(trainer)):
+            which = f"{FLAGS.get(key, flag_of(key))} {before}"
             raise CheckpointError(
-                f"{directory} was written with {key} {state['identity'].get(key)}, this run has {now}",
-                hint=f"resume with the {key} of the checkpoint, or start anew from it with --hf-checkpoint {directory}",
+                f"{directory} was written with {key} {before}, this run has {now}",
+                hint=f"resume with {which}, or start anew from its model with --hf-checkpoint {directory}",
             )
     if state["base_sha256"] != _base_digest(trainer):
         raise CheckpointError(
@@ -97,7 +102,21 @@ def load(trainer: Any, directory: Path) -> None:
     if trainer.critic is not None:
         trainer.critic.load(directory / CRITIC)
         _set_counters(trainer.critic.stepper, state[CRITIC])
-    restore_rng(state["rng"], load_file(directory / RNG_FILE))
+    restore_random_states(directory)
+
+
+def restore_random_states(directory: Path) -> None:
+    """Those of the process that had the loop: rank 0's, if they are not in files of their own."""
+    from safetensors.torch import load_file
+
+    if load_process(directory, DRIVER) is None:
+        state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+        restore_rng(state["rng"], load_file(directory / RNG_FILE))
+
+
+def _is_whole_on_every_rank(trainer: Any) -> bool:
+    """Whether each rank has all of the optimizer's state, so that any number of them can take it over: float32 without ZeRO."""
+    return not trainer.engine.zero_optimization()
 
 
 def _check_critic(trainer: Any, state: dict[str, Any], directory: Path) -> None:
@@ -156,29 +175,3 @@ def _state(trainer: Any) -> dict[str, Any]:
         "base_sha256": _base_digest(trainer),
         "rng": rng_states(),
     }
-
-
-def rng_states() -> dict[str, Any]:
-    """Python's and NumPy's random states, as plain data."""
-    state: Any = numpy.random.get_state(legacy=False)
-    words = {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}
-    return {"python": random.getstate(), "numpy": state | {"state": words}}
-
-
-def torch_rng_states() -> dict[str, torch.Tensor]:
-    """The generator states of the CPU and, where there is one, the current GPU."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_rng(state: dict[str, Any], torch_states: dict[str, torch.Tensor]) -> None:
-    """Set Python's, NumPy's and torch's random states."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    words = state["numpy"]["state"]
-    numpy.random.set_state(state["numpy"] | {"state": {"key": numpy.array(words["key"], dtype=numpy.uint32), "pos": words["pos"]}})
-    torch.set_rng_state(torch_states["cpu"])
-    if "cuda" in torch_states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch_states["cuda"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from vime.engine.base import TrainableEngine
+from vime.engine.base import ManyEngines, TrainableEngine
 from vime.errors import EngineError
-from vime.train.deepspeed_trainer import DeepSpeedTrainer
+from vime.train.base import Trainer
 
 PROBE_TOKENS = 256
 """Scored tokens of a probe, at the least."""
@@ -20,7 +20,7 @@ PROBE_LENGTH = 64
 
 
 class WeightSync:
-    """Owns the channel from one trainer to one engine.
+    """Owns the channel from the trainer to the engine, through which `push(version)` sends the weights.
 
     The probe covers the whole vocabulary as far as a few hundred tokens can, with random sequences that stay the same
     for the run, and the sequences last given to `set_probe`, which are what the policy really sees. Below float32 only
@@ -28,10 +28,11 @@ class WeightSync:
     implementations differ by more than the tolerance.
     """
 
-    def __init__(self, config: Any, trainer: DeepSpeedTrainer, engine: TrainableEngine) -> None:
+    def __init__(self, config: Any, trainer: Trainer, engine: TrainableEngine, push: Callable[[int], None]) -> None:
         self.config = config
         self.trainer = trainer
         self.engine = engine
+        self.push = push
         self.synced_version: int | None = None
         """Weight version that the engine holds; None before the first sync."""
         self._syncs_since_check = 0
@@ -70,7 +71,7 @@ class WeightSync:
         version = self.trainer.weight_version
         if version == self.synced_version == self.engine.weight_version:
             return
-        self.engine.update_weights(self.trainer.named_weights(), version)
+        self.push(version)
         self.synced_version = version
         self._syncs_since_check += 1
         is_due = self._syncs_since_check >= self.config.check_weights_every if self._was_checked else self.trainer.applied_steps > 0
@@ -78,31 +79,48 @@ class WeightSync:
             self.verify()
 
     def verify(self) -> dict[str, float]:
-        """Compare log-probs of the probe. Returns mean and max |difference|; raises EngineError with the numbers when they differ."""
+        """Compare log-probs of the probe, of every engine. Returns the largest mean and its max |difference|.
+
+        Raises EngineError with the numbers where an engine differs.
+        """
         probe = self._probe()
         sequences = [tokens for tokens, _ in probe]
+        expected = self.trainer.score(sequences)
+        found = [self._compare(who, probe, scores, expected) for who, scores in engine_scores(self.engine, sequences).items()]
+        self._syncs_since_check, self._was_checked = 0, True
+        return max(found, key=lambda differences: differences["mean"])
+
+    def _compare(
+        self, who: str, probe: list[tuple[list[int], int]], found: list[list[float]], expected: list[list[float]]
+    ) -> dict[str, float]:
         worst, worst_token, total, count = 0.0, (0, 0), 0.0, 0
-        scores = zip(probe, self.engine.score(sequences), self.trainer.score(sequences), strict=True)
-        for number, ((tokens, first), engine_scores, trainer_scores) in enumerate(scores):
-            if len(engine_scores) != len(trainer_scores):
+        scores = zip(probe, found, expected, strict=True)
+        for number, ((tokens, first), its_scores, trainer_scores) in enumerate(scores):
+            if len(its_scores) != len(trainer_scores):
                 raise EngineError(
-                    f"the engine scored {len(engine_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)"
+                    f"{who} scored {len(its_scores)} tokens of probe {number}, expected {len(trainer_scores)} (all but the first)"
                 )
             for position in range(first, len(tokens)):
-                difference = abs(trainer_scores[position - 1] - engine_scores[position - 1])
+                difference = abs(trainer_scores[position - 1] - its_scores[position - 1])
                 total, count = total + difference, count + 1
                 if not math.isnan(worst) and not difference <= worst:
                     worst, worst_token = difference, (tokens[position], position)
         mean, tolerance = total / count, self.trainer.sync_tolerance()
         if not mean <= tolerance:
             raise EngineError(
-                f"the engine does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe "
+                f"{who} does not hold the trainer's weights (version {self.trainer.weight_version}): log-probs of {count} probe "
                 f"tokens differ by {mean:.3g} in the mean and {worst:.3g} at most, the tolerance is {tolerance:g}; "
                 f"worst: token {worst_token[0]} at position {worst_token[1]}",
                 hint="the weight sync of this engine is broken for this model: do not train on; --check-weights-tolerance sets the limit",
             )
-        self._syncs_since_check, self._was_checked = 0, True
         return {"mean": mean, "max": worst, "tokens": float(count)}
+
+
+def engine_scores(engine: TrainableEngine, sequences: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
+    """What each engine finds, by its name in messages: of several that are one, one may have missed a sync."""
+    if isinstance(engine, ManyEngines):
+        return engine.score_each(sequences)
+    return {"the engine": engine.score(sequences)}
 
 
 def random_probe(vocab_size: int, max_positions: int, seed: int = 0) -> list[list[int]]:

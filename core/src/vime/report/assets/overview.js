@@ -146,7 +146,7 @@ function showTime(run) {
   const hooks = startingWith(run.totals, "hooks/").map(([name, value]) => [name.replace(/_ms$/, ""), value / 1000]);
   const most = hooks.length ? hooks[0][1] : 0;
   const hookRows = hooks.map(([name, value]) => {
-    const row = bar(name.replace("/", " · "), value, most, { kind: "cool", text: seconds(value) });
+    const row = bar(name.replace(/\/(?=[^/]*$)/, " · "), value, most, { kind: "cool", text: seconds(value) });
     row.lastChild.textContent = `${seconds(value / Math.max(run.rollouts, 1))} a rollout`;
     return row;
   });

@@ -76,6 +76,7 @@ function sampleCard(group, sample, marked) {
     el("p", { class: "quiet" }, facts.join(" · ")),
     response(sample),
     sample.rewards ? el("p", { class: "quiet" }, "rewards ", el("code", {}, sample.rewards)) : null,
+    sample.hooks ? el("p", { class: "quiet" }, "hooks ", el("code", {}, sample.hooks)) : null,
     sample.metadata ? el("p", { class: "quiet" }, "metadata ", el("code", {}, sample.metadata)) : null
   );
 }

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from vime.errors import PluginError
 from vime.plugins.discovery import PluginEntry, plugin_label
 from vime.plugins.loading import build_settings, load_target, members, settings_class
-from vime.plugins.settings import Settings
+from vime.plugins.settings import Settings, settings_as_json
 from vime.plugins.validation import check_hooks
 from vime.testing.checks.base import EVERY_KIND, Bench, Check, SubjectKind, fail, skip
 from vime.testing.importing import Imported, import_alone
@@ -171,7 +171,7 @@ def settings_documented(bench: Bench) -> None:
     silent = [name for name, field in declared.model_fields.items() if not (field.description or "").strip()]
     if silent:
         fail(f"the settings {', '.join(silent)} have no description", "write a docstring under the field; `vime plugin show` prints it")
-    again = build_settings(declared, json.loads(built.model_dump_json()), label)
+    again = build_settings(declared, json.loads(settings_as_json(built)), label)
     if again != built:
         fail(
             f"the settings {_differences(built, again)} do not come back from JSON",

@@ -1,10 +1,7 @@
-"""A run in one process: engine, trainer, data and plugins side by side, and what the loop does with them."""
+"""A run: engine, trainer, data and plugins, wherever they are placed, and what the loop does with them."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
 import socket
 import time
 from collections.abc import Coroutine, Iterator
@@ -13,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.load import plain_values
 from vime.data.dataset import check_prompt_data
-from vime.errors import EngineError
+from vime.heavy import collecting_less_often, heavy_imports
 from vime.plugins.manager import PluginManager
 from vime.report.page import report_at_end
 from vime.rollout.context import RolloutContext
-from vime.rollout.data_source import DataSource, RolloutDataSource
+from vime.rollout.data_source import DataSource
 from vime.rollout.debug_data import SavedRollouts, check_saved_rollouts, save_rollout
-from vime.rollout.dynamic_sampling import Collected
 from vime.rollout.evaluate import EvalDataset
 from vime.rollout.generate import train_sampling_params
 from vime.rollout.held_out import loss_evaluation
@@ -31,36 +27,39 @@ from vime.runtime.build import (
     build_data_source,
     build_eval_datasets,
     concurrent_requests,
-    engine_dtype,
-    new_event_loop,
     planned_rollouts,
     seed_everything,
 )
+from vime.runtime.chatter import Chatter
 from vime.runtime.checkpoints import Boundary, take_over, write_checkpoint
 from vime.runtime.evaluation import Evaluation, record
+from vime.runtime.event_loop import RunLoop
 from vime.runtime.interrupts import Interrupts
 from vime.runtime.loss_evaluation import LossScorer, evaluate_by_loss
+from vime.runtime.pipeline import Pipeline, Workshop, pipeline_of, refuse_data_source, refuse_rollout_functions
+from vime.runtime.placement import Needs, Placement, placement_of
 from vime.runtime.resume import ResumePoint, find_resume_point
 from vime.runtime.step import Step
-from vime.runtime.story import header_rows, summary_rows
-from vime.runtime.third_party import quiet_third_parties
+from vime.runtime.story import header_rows, secrets_of, starting_engine, starting_trainer, summary_rows
+from vime.runtime.third_party import are_loud, quiet_third_parties
 from vime.track.console import Console
 from vime.track.lines import LOSS
 from vime.track.run_dir import RunDir
+from vime.track.trace import Tracer
 from vime.track.tracker import Tracker
 
 if TYPE_CHECKING:
     from vime.config.load import Resolved
     from vime.config.run_config import RunConfig
     from vime.engine.base import TrainableEngine
-    from vime.train.deepspeed_trainer import DeepSpeedTrainer
+    from vime.train.base import Trainer
     from vime.train.weights import WeightSync
 
 T = TypeVar("T")
 
 
-class LocalRuntime:
-    """Owns every handle of a local run. `rollout_id` is the number of finished rollouts: the step boundary."""
+class Run:
+    """Owns every handle of a run. `rollout_id` is the number of finished rollouts: the step boundary."""
 
     def __init__(
         self,
@@ -74,10 +73,13 @@ class LocalRuntime:
     ) -> None:
         self.config, self.console, self.run_dir, self.tracker = config, console, run_dir, tracker
         self.plugins, self.interrupts, self.started = plugins, interrupts, started
+        self.tracer = Tracer(config.trace_step, run_dir.path)
+        self.chatter = Chatter(run_dir.path / "logs", console.warn, console.hides, loud=are_loud(config))
         self.is_built = False
-        self.event_loop = new_event_loop()
+        self.event_loop = RunLoop(interrupts)
+        self.placement = placement_of(config)
         self.engine: TrainableEngine | None = None
-        self.trainer: DeepSpeedTrainer | None = None
+        self.trainer: Trainer | None = None
         self.weight_sync: WeightSync | None = None
         self.endpoint: HttpEndpoint | None = None
         self.source: DataSource | None = None
@@ -88,6 +90,7 @@ class LocalRuntime:
         self.loss_scorer: LossScorer | None = None
         self.scorer: RewardScorer
         self.runner: RolloutRunner | SavedRollouts
+        self.pipeline: Pipeline
         self.rollout_id = self.num_rollout = 0
         self.evaluated_at: int | None = None
         self.saved_at: int | None = None
@@ -101,9 +104,18 @@ class LocalRuntime:
     @classmethod
     @contextmanager
     def start(
-        cls, resolved: Resolved, interrupts: Interrupts, *, train: bool = True, run_dir: RunDir | None = None
-    ) -> Iterator[LocalRuntime]:
-        """Check everything that can be checked cheaply, then build the run; closes it at the end. `run_dir` continues a folder."""
+        cls,
+        resolved: Resolved,
+        interrupts: Interrupts,
+        *,
+        train: bool = True,
+        run_dir: RunDir | None = None,
+        placement: Placement | None = None,
+    ) -> Iterator[Run]:
+        """Check everything that can be checked cheaply, then build the run; closes it at the end.
+
+        `run_dir` continues a folder; `placement` takes the place of the one that the configuration names.
+        """
         started, record = time.perf_counter(), None
         config = resolved.config
         plugins = PluginManager.load(config)
@@ -112,6 +124,8 @@ class LocalRuntime:
             listener = open_port(config.serve_engine)
             config = config.model_copy(update=address_of(listener))
         scorer = RewardScorer(config, plugins)
+        if train:
+            refuse_rollout_functions(config, plugins)
         check_prompt_data(config)
         check_saved_rollouts(config)
         resume, passed_over = find_resume_point(config)
@@ -119,15 +133,16 @@ class LocalRuntime:
         if resume is not None:
             resume.check_model(config)
             doubts += resume.compare_plugins(config, plugins)
-        quiet_third_parties()
-        console = Console(config)
+        quiet_third_parties(config)
+        console = Console(config, hides=secrets_of(config, plugins))
         # An evaluation may score the checkpoint of another run, but it writes into a folder of its own.
         name = config.run_name if train else f"{config.run_name.removesuffix('-eval')}-eval"
         if run_dir is None:
             run_dir = RunDir.create(config.model_copy(update={"name": name, "load": config.load if train else None}))
-            record = {**plain_values(config), "name": name}
-        tracker = Tracker(run_dir, config, console)
+            record = console.hides.data({**plain_values(config), "name": name})
+        tracker = Tracker(run_dir, config, console, console.hides)
         run = cls(config, console, run_dir, tracker, plugins, interrupts, started)
+        run.placement = placement or run.placement
         run.scorer = scorer
         for doubt in doubts:
             console.warn(doubt)
@@ -140,7 +155,8 @@ class LocalRuntime:
             if record is not None and resume is not None:  # only now is it known that the run may go on in this folder
                 run_dir.write_record(record, plugins.lock())
             run.is_built = True
-            yield run
+            with collecting_less_often():
+                yield run
         finally:
             run._close()
 
@@ -151,55 +167,70 @@ class LocalRuntime:
         console.header(header_rows(config, self.plugins, self.run_dir.path, resume, train=train))
         if resume is None and config.load == "auto":
             console.info("no checkpoint to load: starting from the beginning")
-        with console.phase("loading PyTorch, transformers and DeepSpeed" if train else "loading PyTorch and transformers"):
-            import torch
+        with console.phase(f"loading PyTorch, transformers{' and DeepSpeed' if train else ''}"), self.chatter.captured():
+            with heavy_imports():
+                import torch
+                from transformers import AutoTokenizer
 
             deterministic = config.deterministic if config.deterministic is not None else not torch.cuda.is_available()
             seed_everything(config.rollout_seed)
-            from transformers import AutoTokenizer
-
             self.tokenizer = tokenizer = AutoTokenizer.from_pretrained(model_path)
             self.tracker.read_tokens_with(tokenizer)
             if train:
-                from vime.train.deepspeed_trainer import DeepSpeedTrainer
                 from vime.train.weights import WeightSync
         with console.phase("reading the data"):
             self.source = build_data_source(config, self.plugins, tokenizer) if train and not config.debug_train_only else None
             self.datasets = [] if config.debug_train_only else build_eval_datasets(config, tokenizer)
+        refuse_data_source(config, self.source)
         self.num_rollout = planned_rollouts(config, self.source) if train else 0
         self.config = config = config.model_copy(update={"num_rollout": self.num_rollout})
-        if train and not config.debug_rollout_only:
-            with console.phase("starting the trainer"):
-                self.loss_scorer = self.trainer = DeepSpeedTrainer(config, model_path, plugins=self.plugins, warn=console.warn)
+        needs_trainer = train and not config.debug_rollout_only
+        self.placement.open(
+            Needs(
+                config=config,
+                model_path=model_path,
+                plugins=self.plugins,
+                warn=console.warn,
+                say=console.info,
+                phase=console.phase,
+                logs=self.run_dir.path / "logs",
+                deterministic=deterministic,
+                concurrency=concurrent_requests(config, self.datasets),
+                trainer=needs_trainer,
+                engine=self._needs_engine,
+            )
+        )
+        if needs_trainer:
+            with console.phase(starting_trainer(config)), self.chatter.captured():
+                self.loss_scorer = self.trainer = self.placement.start_trainer()
         elif self.loss_function is not None and self.datasets:
-            with console.phase("loading the model"):
+            with console.phase("loading the model"), self.chatter.captured():
                 from vime.train.scoring import ModelScorer
 
                 self.loss_scorer = ModelScorer(config, model_path)
         if self._needs_engine:
-            with console.phase("starting vLLM"):
-                from vime.engine.local import LocalEngine
-
-                self.engine = LocalEngine(
-                    config,
-                    model_path,
-                    dtype=engine_dtype(config, model_path, self.trainer),
-                    deterministic=deterministic,
-                    concurrency=concurrent_requests(config, self.datasets),
-                )
+            with console.phase(starting_engine(config)), self.chatter.captured():
+                self.engine = self.event_loop.engine = self.placement.start_engine()
             if self.trainer is not None:
-                self.weight_sync = WeightSync(config, self.trainer, self.engine)
+                self.weight_sync = WeightSync(config, self.trainer, self.engine, self.placement.push_weights)
         if listener is not None:
             self._serve(listener)
+        self._build_rollouts(resume, deterministic)
+
+    def _build_rollouts(self, resume: ResumePoint | None, deterministic: bool) -> None:
+        """What makes the rollouts, once all that it works with is there, at the step where the run goes on."""
+        config = self.config
         if config.debug_train_only:
             self.runner = SavedRollouts(config)
         else:
-            context = RolloutContext(config, self.engine, self.plugins, self.scorer, deterministic, self.endpoint)  # type: ignore[arg-type]
+            repeatable = deterministic and config.pipeline != "continuous"
+            handles = (self.engine, self.plugins, self.scorer, repeatable, self.endpoint, self.tracer)
+            context = RolloutContext(config, *handles)  # type: ignore[arg-type]
             self.runner = RolloutRunner(context, VllmRollout(context, self.source, self.datasets))
         take_over(self, resume)
+        workshop = Workshop(config, self.event_loop, self.console, self.plugins, self.runner, self.source, self.engine)
+        self.pipeline = pipeline_of(workshop, self.rollout_id, self.num_rollout)
         self._boundary = Boundary.of(self)
-        gc.collect()
-        gc.freeze()  # the libraries' objects stay for good: no reason to walk them in every collection
 
     def _serve(self, listener: socket.socket) -> None:
         """Answer requests at the port that `listener` holds, where there is an engine to answer them."""
@@ -207,7 +238,7 @@ class LocalRuntime:
             listener.close()
             self.console.warn("--serve-engine has no effect: nothing is generated in this run, so that there is no engine")
             return
-        self.endpoint = HttpEndpoint(self.engine, self.event_loop, train_sampling_params(self.config), listener)
+        self.endpoint = HttpEndpoint(self.engine, self.event_loop.loop, train_sampling_params(self.config), listener)
         self.endpoint.start()
         self.console.info(f"the engine also answers at {self.endpoint.url}/v1")
 
@@ -219,34 +250,19 @@ class LocalRuntime:
     def _close(self) -> None:
         if self.endpoint is not None:
             self.endpoint.close()
-        self._settle_event_loop()
-        for handle in (self.scorer, self.engine, self.trainer, self.tracker):
+        if self.is_built:
+            self.pipeline.stop()
+        self.event_loop.settle()
+        for handle in (self.scorer, self.engine, self.trainer, self.placement, self.tracker, self.chatter):
             if handle is not None:
                 handle.close()
         if self.is_built:
             report_at_end(self.run_dir.path, self.console)
-        self.event_loop.run_until_complete(self.event_loop.shutdown_asyncgens())  # what plugins keep open for this loop
         self.event_loop.close()
 
-    def _settle_event_loop(self) -> None:
-        """End what an error or an interrupt has left running: requests first, so that whoever waits for one goes on."""
-        left = asyncio.all_tasks(self.event_loop)
-        if not left:
-            return
-        if self.engine is not None:
-            with contextlib.suppress(EngineError):
-                self.event_loop.run_until_complete(self.engine.abort_all())
-        for task in left:
-            task.cancel()
-        self.event_loop.run_until_complete(asyncio.wait(left, timeout=5.0))
-
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the rollout to its end; after an error or an interrupt nothing of it is left running."""
-        try:
-            return self.interrupts.run(self.event_loop, coroutine)
-        except BaseException:
-            self._settle_event_loop()
-            raise
+        """Run a coroutine of an evaluation to its end; after an error or an interrupt nothing is left running."""
+        return self.event_loop.run(coroutine)
 
     def finish(self) -> None:
         """Say what came of it."""
@@ -286,9 +302,9 @@ class LocalRuntime:
     @contextmanager
     def step(self) -> Iterator[Step]:
         """One rollout with its training: logs the metrics and moves the step boundary at the end."""
-        self._step = Step(self.rollout_id)
+        self._step = Step(self.rollout_id, self.tracer, self.console, self.engine, overlaps=self.config.pipeline != "sync")
         started = time.perf_counter()
-        with self._step.writing_samples(self.tracker, self.config.sample_every):
+        with self.tracer.step(self.rollout_id, self.plugins.times), self._step.writing_samples(self.tracker, self.config.sample_every):
             yield self._step
         self._log("perf", self._step.perf_metrics(time.perf_counter() - started))
         self._log("hooks", self.plugins.take_timings())
@@ -297,34 +313,16 @@ class LocalRuntime:
         self._boundary = Boundary.of(self)
 
     def rollout(self) -> list[list[Any]]:
-        """Generate, reward and filter one training batch."""
+        """The training batch of this step: generated, rewarded and filtered, now or before."""
         self.interrupts.check()
-        if isinstance(self.source, RolloutDataSource):
-            self.source.rollout_id = self.rollout_id
-            self.source.weight_version = None if self.engine is None else self.engine.weight_version
-        started = time.perf_counter()
-        with self.console.rollout_progress(self.config.rollout_batch_size) as progress:
-
-            def show(collected: Collected) -> None:
-                progress.update(len(collected.kept), collected.drop_reasons, collected.tokens / (time.perf_counter() - started))
-
-            rollout = self.run(self.runner.train(self.rollout_id, show))
-        seconds = time.perf_counter() - started
+        made = self.pipeline.take(self.rollout_id)
         for notice in self.scorer.failures.take_notices():
             self.console.warn(notice)
-        metrics = dict(rollout.metrics)
-        self._step.seconds["reward"] = metrics.pop("reward_time", 0.0)
-        if self.engine is not None:
-            stats = self.engine.stats()
-            self._step.engine_seconds = stats.get("busy_seconds", 0.0)
-            metrics["tokens_per_second"] = stats["generated_tokens"] / seconds
-            if stats.get("prompt_tokens"):
-                metrics["prefix_cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
-        self._log("rollout", metrics, to_file=not rollout.logged_by_plugin)
+        metrics = self._step.metrics_of(made, None if self.trainer is None else self.trainer.weight_version)
+        self._log("rollout", metrics, to_file=not made.rollout.logged_by_plugin)
         if self.config.save_debug_rollout_data is not None:
-            save_rollout(self.config.save_debug_rollout_data, self.rollout_id, rollout.groups)
-        self._step.rollout = rollout
-        return rollout.groups
+            save_rollout(self.config.save_debug_rollout_data, self.rollout_id, made.rollout.groups)
+        return made.rollout.groups
 
     def train(self, groups: list[list[Any]]) -> None:
         """Turn the groups into a batch and take the optimizer steps of this rollout; with --debug-rollout-only there are none."""
@@ -339,21 +337,30 @@ class LocalRuntime:
             samples = [sample for group in groups for sample in group]
             self.weight_sync.set_probe([sample.tokens for sample in samples], [sample.response_length for sample in samples])
             verify = self.weight_sync.verify
+        self.placement.before_training()
         self._log("train", self.trainer.train(batch, verify=verify))
+
+    def finish_next_rollout(self) -> None:
+        """Wait for the rollout that runs beside this step, where one does that must see no change of weights.
+
+        An interrupt waits for the end of the step: what was trained is not rolled back.
+        """
+        self.pipeline.settle()
 
     def sync_weights(self) -> None:
         """Give the engine the trainer's weights; verified as WeightSync says."""
         if self.weight_sync is not None:
             self.weight_sync.sync()
+        self.pipeline.weights_changed()
 
     def evaluate(self) -> Evaluation:
         """Evaluate all datasets and log the scores: of what is generated, or by the loss."""
         assert isinstance(self.runner, RolloutRunner), "a run on saved rollouts has no datasets"
-        with self.console.phase("evaluating"):
+        with self.console.phase("evaluating") as show:
             if self.loss_function is not None and self.loss_scorer is not None:
                 output, metrics, logged_by_plugin = evaluate_by_loss(self, self.runner, self.loss_function, self.loss_scorer)
             else:
-                output, metrics, logged_by_plugin = self.run(self.runner.evaluate(self.rollout_id))
+                output, metrics, logged_by_plugin = self.run(self.runner.evaluate(self.rollout_id, show))
         if self.engine is not None:
             self.engine.stats()
         evaluation = record(self, output, metrics, logged_by_plugin=logged_by_plugin)
@@ -372,6 +379,7 @@ class LocalRuntime:
 
     def roll_back_and_save(self) -> None:
         """After an interrupt: forget the unfinished step, save the boundary before it."""
+        self.pipeline.stop()
         self.forget_later_metrics()
         if self.trainer is not None:
             self._boundary.restore_random_states()

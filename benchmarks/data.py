@@ -1,10 +1,11 @@
-"""What a data file of a million rows costs: time to start, memory held, random reads.
+"""What a data file of a million rows costs: rows per second at the start, handed out and read at random, and bytes held a row.
 
-    python benchmarks/dataset.py            prints the table
-    python benchmarks/dataset.py --write    and writes it to benchmarks/dataset.md
+    python benchmarks/data.py            prints the table
+    python benchmarks/data.py --write    and writes it to benchmarks/data.md
 
 Each format is measured in a process of its own, on the same rows: a prompt of about 120 characters, a label, metadata.
-Time is processor time. Memory is what the process holds beyond what it held before the file was opened, after everything
+Handed out are whole groups, by the data source that a run has by default, in the order of the file and shuffled. Time is
+processor time. Memory is what the process holds beyond what it held before the file was opened, after everything
 that is not needed has been freed; the highest point on the way is in a column of its own.
 """
 
@@ -27,10 +28,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vime.config.run_config import RunConfig
 from vime.data.dataset import load_dataset
+from vime.rollout.data_source import RolloutDataSourceWithBuffer
 
 FORMATS = ("jsonl", "json", "csv", "parquet")
 READS = 50_000
+GROUPS = 50_000
+"""How many groups are handed out, `ROLLOUT` at a time."""
+ROLLOUT = 32
+SAMPLES = 8
+"""Samples of a group."""
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
@@ -63,7 +71,7 @@ def held() -> int:
 
 
 def measure(path: Path) -> dict[str, float]:
-    """Seconds to start, bytes held and at the highest point for each row, random reads in a second; in this process."""
+    """Rows a second at the start, handed out and read at random, bytes a row held and at the highest point; in this process."""
     if path.suffix == ".parquet":
         import pyarrow.parquet  # noqa: F401 - its own size is not that of the data
     gc.collect()
@@ -79,22 +87,44 @@ def measure(path: Path) -> dict[str, float]:
     for place in places:
         data[place]
     reads = READS / (time.process_time() - started)
-    return {"seconds": seconds, "held": size / len(data), "peak": peak / len(data), "reads": reads, "file": path.stat().st_size / len(data)}
+    count = len(data)
+    del data
+    return {
+        "start": count / seconds,
+        "held": size / count,
+        "peak": peak / count,
+        "reads": reads,
+        "file": path.stat().st_size / count,
+        "ordered": handed_out(path, shuffled=False),
+        "shuffled": handed_out(path, shuffled=True),
+    }
+
+
+def handed_out(path: Path, *, shuffled: bool) -> float:
+    """Rows a second that a data source makes into groups of samples."""
+    config = RunConfig(
+        prompt_data=str(path), input_key="prompt", label_key="label", n_samples_per_prompt=SAMPLES, rollout_shuffle=shuffled, num_rollout=1
+    )
+    source = RolloutDataSourceWithBuffer(config)
+    source.get_samples(1)  # the first shuffles
+    groups = min(GROUPS, len(source) - 1)
+    started = time.process_time()
+    for first in range(0, groups, ROLLOUT):
+        source.get_samples(min(ROLLOUT, groups - first))
+    return groups / (time.process_time() - started)
 
 
 def table(count: int) -> str:
-    lines = [
-        "| format | bytes of file a row | seconds to start | bytes held a row | bytes a row at the highest point | random reads a second |"
-    ]
-    lines.append("|---|---|---|---|---|---|")
+    head = ("format", "file", "held", "highest point", "starting", "handed out in order", "handed out shuffled", "random reads")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     with tempfile.TemporaryDirectory() as folder:
         for suffix in FORMATS:
             path = Path(folder) / f"rows.{suffix}"
             subprocess.run([sys.executable, __file__, "--make", str(path), "--rows", str(count)], check=True)
             command = [sys.executable, __file__, "--one", str(path)]
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            cells = f"{found['file']:.0f} | {found['seconds']:.1f} | {found['held']:.0f} | {found['peak']:.0f} | {found['reads']:,.0f}"
-            lines.append(f"| {suffix} | {cells} |")
+            cells = [f"{found[name]:,.0f}" for name in ("file", "held", "peak", "start", "ordered", "shuffled", "reads")]
+            lines.append("| " + " | ".join([suffix, *cells]) + " |")
             print(lines[-1], file=sys.stderr, flush=True)
             path.unlink()
     return "\n".join(lines)
@@ -102,7 +132,7 @@ def table(count: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/dataset.md")
+    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/data.md")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--make", metavar="FILE", help="write the rows to a file")
     parser.add_argument("--one", metavar="FILE", help="measure one file in this process")
@@ -115,10 +145,12 @@ def main() -> None:
         return
     text = f"""# What a data file costs
 
-Written by `python benchmarks/dataset.py --write`.
+Written by `python benchmarks/data.py --write`.
 
 {options.rows:,} rows; processor time; {datetime.datetime.now(tz=datetime.UTC).date()}; {os.cpu_count()} cores ({platform.machine()}),
-Python {platform.python_version()}. Starting checks every row: it is JSON, its keys are there, prompt, label and metadata have their types.
+Python {platform.python_version()}. The first three columns of figures are bytes a row, the others rows a second. Starting checks every
+row: it is JSON, its keys are there, prompt, label and metadata have their types. Handing out makes a group of {SAMPLES} samples of
+each row, {ROLLOUT} groups a call.
 
 {table(options.rows)}
 

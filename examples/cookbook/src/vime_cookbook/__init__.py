@@ -1,0 +1,1 @@
+"""Ten plugins to start from."""

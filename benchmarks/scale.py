@@ -39,7 +39,7 @@ from vime.testing.fakes import FakeEngine
 from vime.testing.placement import QUICKSTART, FakePlacement, FakeTrainer
 
 if TYPE_CHECKING:
-    from vime.engine.local import LocalEngine
+    from vime.engine.local import SteppedEngine
 
 PROMPTS = 4_096
 """Rows of the data file, all of one length."""
@@ -167,12 +167,12 @@ def parts(metrics: dict[str, float]) -> dict[str, float]:
 class Kept(InProcess):
     """Hands out one engine for all runs: closing it has no effect."""
 
-    engine: LocalEngine | None = None
+    engine: SteppedEngine | None = None
 
-    def start_engine(self) -> LocalEngine:
-        from vime.engine.local import LocalEngine
+    def start_engine(self) -> SteppedEngine:
+        from vime.engine.local import SteppedEngine
 
-        class KeptEngine(LocalEngine):
+        class KeptEngine(SteppedEngine):
             def close(self) -> None:
                 pass
 

@@ -8,9 +8,10 @@
 answers have very different lengths up to 128 tokens, 32 x 8; (c) SmolLM2-135M in bfloat16, 8 x 8, up to 128 tokens; (d) the
 same in float32, which is what one would choose on a processor that emulates bfloat16. At c both trainers are bfloat16; vime's
 engine then computes in float32 on such a processor of its own accord (`--engine-dtype auto`). TRL generates with its own loop:
-its vLLM mode does not run on a CPU. Each run is a process of its own; the two sides take turns. A step is timed from the end of
-the one before to its own end; the first ones of a run are left out (none at c, where one takes minutes). "Learned" is the mean
-reward of the last third of the steps minus that of the first third; per second, it is divided by the time of the steps.
+its vLLM mode does not run on a CPU. Each run is a process of its own, with the round's number as its seed; the two sides take
+turns. A step is timed from the end of the one before to its own end; the first ones of a run are left out (none at c, where one
+takes minutes). "Learned" is the mean reward of the last third of the steps minus that of the first third; per second, it is
+divided by the time of the steps.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def model_of(size: str, smollm2: str | None, folder: Path) -> str:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(MODEL))
+    # Room for prompt and response: vLLM ends a sequence that fills the context, TRL does not.
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(MODEL, max_position_embeddings=256))
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(MODEL).save_pretrained(folder)
     return str(folder)
@@ -136,7 +138,7 @@ def run_vime(size: Size, model: str, data: Path, folder: Path, **more: Any) -> d
     }
 
 
-def run_trl(size: Size, model: str, data: Path, folder: Path) -> dict[str, Any]:
+def run_trl(size: Size, model: str, data: Path, folder: Path, seed: int) -> dict[str, Any]:
     """Train with GRPOTrainer, in this process."""
     started = time.perf_counter()
     import torch
@@ -189,7 +191,7 @@ def run_trl(size: Size, model: str, data: Path, folder: Path) -> dict[str, Any]:
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        seed=42,
+        seed=seed,
     )
     tokenizer = AutoTokenizer.from_pretrained(model)
     trainer = GRPOTrainer(
@@ -226,7 +228,8 @@ def compare(key: str, rounds: int, more: list[str]) -> list[str]:
     found: dict[str, list[dict[str, float]]] = {"vime": [], "trl": []}
     for number in range(rounds):
         for side in ("vime", "trl") if number % 2 == 0 else ("trl", "vime"):
-            finished = subprocess.run([sys.executable, __file__, "--one", side, key, *more], check=True, capture_output=True, text=True)
+            command = [sys.executable, __file__, "--one", side, key, str(number), *more]
+            finished = subprocess.run(command, check=True, capture_output=True, text=True)
             found[side].append(measured(json.loads(finished.stdout.splitlines()[-1]), SIZES[key].warm_up))
     ratios = [trl["step"] / vime["step"] for vime, trl in zip(found["vime"], found["trl"], strict=True)]
     rows: list[str] = []
@@ -254,15 +257,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--smollm2")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--one", nargs=2, metavar=("SIDE", "SIZE"))
+    parser.add_argument("--one", nargs=3, metavar=("SIDE", "SIZE", "SEED"))
     arguments = parser.parse_args()
     if arguments.one:
-        side, key = arguments.one
+        side, key, seed = arguments.one
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             model = model_of(key, arguments.smollm2, folder / "model")
-            run = {"vime": run_vime, "trl": run_trl}[side]
-            print(json.dumps(run(SIZES[key], model, data_of(key, arguments.smollm2), folder)))
+            work = SIZES[key], model, data_of(key, arguments.smollm2), folder
+            print(json.dumps(run_vime(*work, **{"rollout-seed": seed}) if side == "vime" else run_trl(*work, int(seed))))
         return
     keys = arguments.sizes
     rows: list[str] = []

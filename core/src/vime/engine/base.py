@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypedDict, runtime_checkable
@@ -98,6 +99,18 @@ class ManyEngines(Protocol):
 
     def score_each(self, sequences: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
         """The scores of every engine, by its name in messages."""
+        ...
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """What an engine offers besides that works in the thread that waits for it.
+
+    On a CPU each thread that computes has an OpenMP pool, and the pools of trainer and engine would take each other's cores.
+    """
+
+    def work_until(self, done: Future[Any]) -> None:
+        """Work in this thread until `done` is. The thread is also the one that updates, scores, puts to sleep and closes."""
         ...
 
 

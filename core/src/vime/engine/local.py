@@ -1,4 +1,4 @@
-"""vLLM in this process: a thread steps the engine, asyncio code awaits its requests.
+"""vLLM in this process: one thread steps the engine (`vime.engine.stepping`), asyncio code awaits its requests.
 
 What was measured about vLLM on a CPU (start-up settings, weight reload, tied output heads) decides the details here;
 the comments name the reason where a line looks odd.
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from vime.engine.base import SamplingParams
 from vime.engine.continuation import rest_of
 from vime.engine.loops import after_turns, set_exception
+from vime.engine.stepping import Stepper
 from vime.engine.vllm_options import engine_options, own_process_group, prepare_environment, vllm_params
 from vime.engine.vllm_repairs import shut_down
-from vime.engine.vllm_request import Inbox, VllmRequest, sampled
+from vime.engine.vllm_request import VllmRequest, sampled
 from vime.engine.vllm_weights import VllmWeights
 from vime.errors import EngineDeadError, EngineError
 from vime.heavy import heavy_imports
@@ -34,7 +35,9 @@ SETTLE_TURNS = 8
 
 
 class LocalEngine:
-    """A vLLM engine inside this process (`TrainableEngine`). Requests come from one event loop at a time."""
+    """A vLLM engine inside this process (`TrainableEngine`), in a thread of its own. Requests come from one event loop at a time."""
+
+    own_thread = True
 
     def __init__(self, config: RunConfig, model_path: str, *, dtype: str, deterministic: bool, concurrency: int) -> None:
         """Load the model at `model_path`. `concurrency` is the number of requests a rollout has in flight at most."""
@@ -58,7 +61,6 @@ class LocalEngine:
         self._weight_version = 0
         self._ids = itertools.count()
         self._requests: dict[str, VllmRequest] = {}
-        self._inbox = Inbox()
         self._wave: list[VllmRequest] = []
         self._generated_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._busy_seconds = 0.0
@@ -67,8 +69,7 @@ class LocalEngine:
         self._held: list[VllmRequest] | None = None
         """During a weight transfer: the requests that came meanwhile."""
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="vime-engine", daemon=True)
-        self._thread.start()
+        self._stepper = Stepper(self._step, lambda: bool(self._requests), self._fail, own_thread=self.own_thread)
 
     @property
     def weight_version(self) -> int:
@@ -88,14 +89,19 @@ class LocalEngine:
         try:
             return list(await asyncio.gather(*(request.future for request in wave)))
         except BaseException:  # a caller that gave up, or a request that failed: the others must not run on unseen
-            self._post(lambda: self._abort([request for request in wave if request.request_id in self._requests]))
+            self._stepper.post(lambda: self._abort([request for request in wave if request.request_id in self._requests]))
             raise
 
     async def abort(self, session_id: str) -> None:
-        await self._on_thread(lambda: self._abort([r for r in self._requests.values() if r.session_id == session_id]))
+        await self._between_steps(lambda: self._abort([r for r in self._requests.values() if r.session_id == session_id]))
 
     async def abort_all(self) -> None:
-        await self._on_thread(lambda: self._abort(list(self._requests.values())))
+        await self._between_steps(self._abort_all)
+
+    async def _between_steps(self, action: Callable[[], None]) -> None:
+        if self._wave:
+            self._flush()
+        await self._stepper.calling(action)
 
     def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> VllmRequest:
         if self._failure is not None:
@@ -119,52 +125,9 @@ class LocalEngine:
 
     def _flush(self) -> None:
         wave, self._wave = self._wave, []
-        self._post(lambda: self._admit(wave))
-
-    async def _on_thread(self, action: Callable[[], None]) -> None:
-        done: Future[None] = Future()
-        if self._wave:
-            self._flush()
-
-        def run() -> None:
-            try:
-                action()
-            except BaseException as exc:  # noqa: BLE001 - handed to the caller's thread
-                done.set_exception(exc)
-            else:
-                done.set_result(None)
-
-        self._post(run)
-        await asyncio.wrap_future(done)
-
-    def _post(self, item: Callable[[], None]) -> None:
-        with self._inbox.condition:
-            if self._inbox.closed:
-                raise EngineDeadError("the engine is closed")
-            self._inbox.items.append(item)
-            self._inbox.condition.notify()
+        self._stepper.post(lambda: self._admit(wave))
 
     # --- the stepping thread ------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while True:
-            with self._inbox.condition:
-                while not self._inbox.items and not self._inbox.closed and not self._requests:
-                    self._inbox.condition.wait()
-                items, self._inbox.items = self._inbox.items, []
-                is_closed = self._inbox.closed
-            try:
-                for item in items:
-                    item()
-                if is_closed:
-                    self._abort(list(self._requests.values()))
-                    return
-                if self._requests:
-                    self._step()
-            except BaseException as exc:  # noqa: BLE001 - handed to every waiting request
-                self._fail(exc)
-                if is_closed:
-                    return
 
     def _admit(self, wave: list[VllmRequest]) -> None:
         if self._held is not None:
@@ -200,6 +163,9 @@ class LocalEngine:
                     generation = self._generation(request, made.token_ids, made.logprobs, reason, made.text, output.metrics)
                     finished.append((request, generation))
         self._deliver(finished)
+
+    def _abort_all(self) -> None:
+        self._abort(list(self._requests.values()))
 
     def _abort(self, requests: list[VllmRequest]) -> None:
         """Stop these requests; what they have generated so far is taken out of the output processor first."""
@@ -271,7 +237,7 @@ class LocalEngine:
             loop.call_soon_threadsafe(resolve)
         except RuntimeError:  # the loop was closed by an interrupt: nobody waits any more
             return
-        if self.deterministic:
+        if self.deterministic and loop.is_running():
             settled.wait(timeout=5.0)
 
     def _fail(self, exc: BaseException) -> None:
@@ -288,12 +254,12 @@ class LocalEngine:
     def update_weights(self, named_tensors: Iterable[tuple[str, Any]], version: int, *, keep_requests: bool = False) -> None:
         def update() -> None:
             if not keep_requests:
-                self._abort(list(self._requests.values()))
+                self._abort_all()
             with self._parked():
                 self._weights.replace(named_tensors)
                 self._weight_version = version
 
-        self._sync_call(update)
+        self._stepper.call(update)
 
     def transfer(self, method: str, arguments: dict[str, Any]) -> None:
         """One of the calls of vLLM's weight transfer. From `start_weight_update` to `finish_weight_update`, which is given the
@@ -305,7 +271,7 @@ class LocalEngine:
         def transfer() -> None:
             if method == "start_weight_update":
                 if not keep_requests:
-                    self._abort(list(self._requests.values()))
+                    self._abort_all()
                 self._update.enter_context(self._parked())
                 self._held = []
             self._weights.transfer(method, arguments)
@@ -315,14 +281,14 @@ class LocalEngine:
                 self._update.close()
                 self._admit(held)
 
-        self._sync_call(transfer)
+        self._stepper.call(transfer)
 
     def sleep(self) -> None:
         def sleep() -> None:
-            self._abort(list(self._requests.values()))
+            self._abort_all()
             self._weights.sleep()
 
-        self._sync_call(sleep)
+        self._stepper.call(sleep)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of tokens 1..T-1 of each sequence, from vLLM's prompt log-probs (raw: temperature 1)."""
@@ -351,19 +317,7 @@ class LocalEngine:
                 raise
             return [found[f"score-{i}"] for i in range(len(sequences))]
 
-        return self._sync_call(score)
-
-    def _sync_call(self, action: Callable[[], Any]) -> Any:
-        done: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(action())
-            except BaseException as exc:  # noqa: BLE001 - handed to the caller's thread
-                done.set_exception(exc)
-
-        self._post(run)
-        return done.result()
+        return self._stepper.call(score)
 
     def stats(self) -> dict[str, float]:
         counts = {
@@ -376,10 +330,16 @@ class LocalEngine:
         return {name: count - told.get(name, 0.0) for name, count in counts.items()}
 
     def close(self) -> None:
-        """Stop the stepping thread and release the model."""
-        with self._inbox.condition:
-            self._inbox.closed = True
-            self._inbox.condition.notify()
-        self._thread.join(timeout=10.0)
+        """Stop stepping and release the model."""
+        self._stepper.close(self._abort_all)
         shut_down(self.llm_engine)
         del self.llm_engine
+
+
+class SteppedEngine(LocalEngine):
+    """The same without a thread of its own: the thread that waits for its results steps it (`vime.engine.base.Stepped`)."""
+
+    own_thread = False
+
+    def work_until(self, done: Future[Any]) -> None:
+        self._stepper.work_until(done)

@@ -1,10 +1,8 @@
-"""What the engine of this process keeps of a request, and how other threads reach the one that steps it."""
+"""What the engine of this process keeps of a request."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,15 +27,6 @@ class VllmRequest:
     done_text: str = ""
     version: int | None = None
     """Of the weights that made its first token; None while that is to come."""
-
-
-@dataclass
-class Inbox:
-    """What other threads ask of the stepping thread, in order."""
-
-    condition: threading.Condition = field(default_factory=threading.Condition)
-    items: list[Callable[[], None]] = field(default_factory=list)
-    closed: bool = False
 
 
 def sampled(logprobs: Any, count: int) -> list[float]:

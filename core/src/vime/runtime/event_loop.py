@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vime.engine.base import Stepped
 from vime.errors import EngineError
 from vime.runtime.build import new_event_loop
 
@@ -21,8 +23,9 @@ T = TypeVar("T")
 class RunLoop:
     """The event loop in which rollouts, rewards and evaluations run. Its methods are called by the main thread.
 
-    The main thread turns it while it waits for something. After `in_background` a thread of its own turns it all the
-    time, so that what was begun goes on while the main thread trains.
+    The main thread turns it while it waits for something; where the engine works in the thread that waits (`Stepped`),
+    another thread turns the loop meanwhile. After `in_background` a thread of its own turns it all the time, so that
+    what was begun goes on while the main thread trains.
     """
 
     def __init__(self, interrupts: Interrupts) -> None:
@@ -31,6 +34,7 @@ class RunLoop:
         """Where requests are in flight; the run sets it."""
         self._interrupts = interrupts
         self._thread: threading.Thread | None = None
+        self._turner = ThreadPoolExecutor(1, "vime-rollouts")
 
     def in_background(self) -> None:
         """Let a thread turn the loop from now on."""
@@ -40,7 +44,7 @@ class RunLoop:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end. A signal raises Interrupted. After it, or an error, nothing is left running in the loop."""
         try:
-            return self._interrupts.run(self.loop, coroutine)
+            return self._interrupts.run(self.complete, coroutine)
         except BaseException:
             self.settle()
             raise
@@ -69,6 +73,7 @@ class RunLoop:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout=5.0)
             self._thread = None
+        self._turner.shutdown()
         self.loop.close()
 
     async def _settled(self) -> None:
@@ -83,6 +88,11 @@ class RunLoop:
         await asyncio.wait(left, timeout=5.0)
 
     def complete(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
         if self._thread is not None:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-        return self.loop.run_until_complete(coroutine)
+        if not isinstance(self.engine, Stepped):
+            return self.loop.run_until_complete(coroutine)
+        done = self._turner.submit(self.loop.run_until_complete, coroutine)
+        self.engine.work_until(done)
+        return done.result()

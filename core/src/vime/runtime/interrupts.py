@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
@@ -71,14 +71,11 @@ class Interrupts:
         if self._signum is not None:
             raise Interrupted(self._signum)
 
-    def run(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end in `loop`; a signal cancels it and raises Interrupted.
-
-        Called by the main thread. Where another thread turns the loop, this one waits for it.
-        """
+    def run(self, complete: Callable[[Coroutine[Any, Any, T]], T], coroutine: Coroutine[Any, Any, T]) -> T:
+        """Have `complete` run a coroutine to its end; a signal cancels it and raises Interrupted. Called by the main thread."""
 
         async def main() -> T:
-            self._loop, self._task = loop, asyncio.current_task()
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
             try:
                 if self._signum is not None:
                     raise asyncio.CancelledError
@@ -87,9 +84,7 @@ class Interrupts:
                 self._loop = self._task = None
 
         try:
-            if loop.is_running():
-                return asyncio.run_coroutine_threadsafe(main(), loop).result()
-            return loop.run_until_complete(main())
+            return complete(main())
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
             coroutine.close()
             self.check()

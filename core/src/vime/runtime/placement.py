@@ -97,10 +97,11 @@ class InProcess:
     def start_engine(self) -> TrainableEngine:
         import torch
 
-        from vime.engine.local import LocalEngine
+        from vime.engine.local import LocalEngine, SteppedEngine
 
         needs = self._needs
-        self._engine = LocalEngine(
+        kind = SteppedEngine if needs.config.pipeline == "sync" else LocalEngine  # engine and trainer take turns, or work side by side
+        self._engine = kind(
             needs.config,
             needs.model_path,
             dtype=engine_dtype(needs.config, needs.model_path, on_cpu=not torch.cuda.is_available()),

@@ -52,8 +52,8 @@ class SteppedCounter(Counter):
     def __init__(self) -> None:
         super().__init__(own_thread=False)
 
-    def work_until(self, done: Future) -> None:
-        self.stepper.work_until(done)
+    def work_for(self, begin):
+        return self.stepper.work_for(begin)
 
     async def generate(self, name: str) -> str:
         return await asyncio.wrap_future(self.ask(name))
@@ -69,7 +69,7 @@ def counter(request):
 def result(counter: Counter, future: Future):
     """What a caller of either kind does to wait."""
     if counter.stepper._thread is None:
-        counter.stepper.work_until(future)
+        return counter.stepper.work_for(lambda: future)
     return future.result(timeout=10.0)
 
 
@@ -132,7 +132,7 @@ def test_an_interrupt_in_a_step_reaches_the_thread_that_waits():
     failures = []
     stepper = Stepper(step, lambda: not failures, failures.append, own_thread=False)
     with pytest.raises(Stop):
-        stepper.work_until(Future())
+        stepper.work_for(Future)
     assert len(failures) == 1
 
 

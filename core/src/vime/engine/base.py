@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 from vime.errors import ConfigError
 from vime.outputs import Generation
+
+T = TypeVar("T")
 
 
 class SamplingParams(TypedDict, total=False):
@@ -109,8 +111,11 @@ class Stepped(Protocol):
     On a CPU each thread that computes has an OpenMP pool, and the pools of trainer and engine would take each other's cores.
     """
 
-    def work_until(self, done: Future[Any]) -> None:
-        """Work in this thread until `done` is. The thread is also the one that updates, scores, puts to sleep and closes."""
+    def work_for(self, begin: Callable[[], Future[T]]) -> T:
+        """Begin something, work in this thread until it is done, and return its result. At other times requests are refused.
+
+        The thread is also the one that updates, scores, puts to sleep and closes.
+        """
         ...
 
 

@@ -7,13 +7,14 @@ the comments name the reason where a line looks odd.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.engine.base import SamplingParams
 from vime.engine.continuation import rest_of
@@ -30,12 +31,14 @@ from vime.outputs import Generation
 if TYPE_CHECKING:
     from vime.config.run_config import RunConfig
 
+T = TypeVar("T")
+
 SETTLE_TURNS = 8
 """Turns of the event loop that a deterministic engine waits after results, so that follow-up requests join one wave."""
 
 
 class LocalEngine:
-    """A vLLM engine inside this process (`TrainableEngine`), in a thread of its own. Requests come from one event loop at a time."""
+    """A vLLM engine inside this process (`TrainableEngine`), in a thread of its own. Requests come from any event loop."""
 
     own_thread = True
 
@@ -62,6 +65,7 @@ class LocalEngine:
         self._ids = itertools.count()
         self._requests: dict[str, VllmRequest] = {}
         self._wave: list[VllmRequest] = []
+        self._wave_lock = threading.Lock()
         self._generated_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._busy_seconds = 0.0
         self._told: dict[str, float] = {}
@@ -104,6 +108,7 @@ class LocalEngine:
         await self._stepper.calling(action)
 
     def _request(self, token_ids: Sequence[int], params: SamplingParams, session_id: str | None) -> VllmRequest:
+        self._stepper.check_at_work()
         if self._failure is not None:
             raise EngineDeadError(f"the engine has failed: {self._failure}") from self._failure
         if not token_ids:
@@ -119,12 +124,14 @@ class LocalEngine:
 
     def _enqueue(self, requests: list[VllmRequest]) -> None:
         """Collect what is submitted in one turn of the loop and admit it between two engine steps, as one wave."""
-        if not self._wave:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._wave.extend(requests)
+        with self._wave_lock:
+            if not self._wave:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._wave.extend(requests)
 
     def _flush(self) -> None:
-        wave, self._wave = self._wave, []
+        with self._wave_lock:
+            wave, self._wave = self._wave, []
         self._stepper.post(lambda: self._admit(wave))
 
     # --- the stepping thread ------------------------------------------------------------------------------------
@@ -220,25 +227,34 @@ class LocalEngine:
         return Generation(token_ids, log_probs, text, reason, version, began)
 
     def _deliver(self, finished: list[tuple[VllmRequest, Generation]]) -> None:
-        """Resolve futures in their loop, in one call; in deterministic mode wait until the loop has reacted."""
+        """Resolve futures in their loops, in one call for each; in deterministic mode wait until the loops have reacted."""
         if not finished:
             return
-        loop = finished[0][0].future.get_loop()
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[VllmRequest, Generation]]] = {}
+        for request, generation in finished:
+            by_loop.setdefault(request.future.get_loop(), []).append((request, generation))
+        reacting = [(loop, self._resolve(loop, results)) for loop, results in by_loop.items()]
+        if self.deterministic:
+            self._stepper.wait_until(lambda: all(settled.is_set() or not loop.is_running() for loop, settled in reacting), 5.0)
+
+    def _resolve(self, loop: asyncio.AbstractEventLoop, results: list[tuple[VllmRequest, Generation]]) -> threading.Event:
+        """Resolve these futures of a loop; what comes back is set once the loop has reacted, in deterministic mode."""
         settled = threading.Event()
 
+        def settle() -> None:
+            settled.set()
+            self._stepper.wake()
+
         def resolve() -> None:
-            for request, generation in finished:
+            for request, generation in results:
                 if not request.future.done():
                     request.future.set_result(generation)
             if self.deterministic:
-                after_turns(loop, SETTLE_TURNS, settled.set)
+                after_turns(loop, SETTLE_TURNS, settle)
 
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop was closed by an interrupt: nobody waits any more
             loop.call_soon_threadsafe(resolve)
-        except RuntimeError:  # the loop was closed by an interrupt: nobody waits any more
-            return
-        if self.deterministic and loop.is_running():
-            settled.wait(timeout=5.0)
+        return settled
 
     def _fail(self, exc: BaseException) -> None:
         """An engine step raised: every request in flight fails with it."""
@@ -341,5 +357,5 @@ class SteppedEngine(LocalEngine):
 
     own_thread = False
 
-    def work_until(self, done: Future[Any]) -> None:
-        self._stepper.work_until(done)
+    def work_for(self, begin: Callable[[], Future[T]]) -> T:
+        return self._stepper.work_for(begin)

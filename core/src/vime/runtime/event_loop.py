@@ -38,6 +38,7 @@ class RunLoop:
 
     def in_background(self) -> None:
         """Let a thread turn the loop from now on."""
+        assert not isinstance(self.engine, Stepped), "nobody would step it"
         self._thread = threading.Thread(target=self.loop.run_forever, name="vime-rollouts", daemon=True)
         self._thread.start()
 
@@ -93,6 +94,9 @@ class RunLoop:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
         if not isinstance(self.engine, Stepped):
             return self.loop.run_until_complete(coroutine)
-        done = self._turner.submit(self.loop.run_until_complete, coroutine)
-        self.engine.work_until(done)
-        return done.result()
+        task = self.loop.create_task(coroutine)  # in this thread, whose context hooks then see
+        try:
+            return self.engine.work_for(lambda: self._turner.submit(self.loop.run_until_complete, task))
+        except BaseException:  # of the coroutine, which then is over, or an interrupt of this thread: nobody steps for it any more
+            self.loop.call_soon_threadsafe(task.cancel)
+            raise

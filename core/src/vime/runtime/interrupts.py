@@ -54,8 +54,9 @@ class Interrupts:
         if not self._deferred:
             raise Interrupted(signum)
         _say("\nstopping at the step boundary (once more to stop at once)\n")
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        loop, task = self._loop, self._task  # another thread may be taking them away
+        if loop is not None and task is not None:
+            loop.call_soon_threadsafe(task.cancel)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:

@@ -9,8 +9,8 @@ answers have very different lengths up to 128 tokens, 32 x 8; (c) SmolLM2-135M i
 same in float32, which is what one would choose on a processor that emulates bfloat16. At c both trainers are bfloat16; vime's
 engine then computes in float32 on such a processor of its own accord (`--engine-dtype auto`). TRL generates with its own loop:
 its vLLM mode does not run on a CPU. Each run is a process of its own, with the round's number as its seed; the two sides take
-turns. A step is timed from the end of the one before to its own end; the first ones of a run are left out (none at c, where one
-takes minutes). "Learned" is the mean reward of the last third of the steps minus that of the first third; per second, it is
+turns. A step is timed from the end of the one before to its own end; the first ones of a run are left out (none at c, where TRL
+takes minutes for one, and takes one only). "Learned" is the mean reward of the last third of the steps minus that of the first third; per second, it is
 divided by the time of the steps.
 """
 
@@ -48,12 +48,14 @@ class Size:
     """Rows of a forward pass in TRL; vime fills its passes by tokens."""
     warm_up: int = 2
     """Steps at the start that are not timed."""
+    trl_steps: int = 0
+    """Where TRL takes fewer steps than vime; 0: as many."""
 
 
 SIZES = {
     "a": Size("quickstart model, 8 x 8, 16 tokens", 8, 8, 16, 60, 1e-4),
     "b": Size("random weights, 32 x 8, up to 128 tokens", 32, 8, 128, 14, 1e-4, reward="ones", rows_at_once=256),
-    "c": Size("SmolLM2-135M, bfloat16, 8 x 8, up to 128 tokens", 8, 8, 128, 2, 1e-5, dtype="bfloat16", warm_up=0),
+    "c": Size("SmolLM2-135M, bfloat16, 8 x 8, up to 128 tokens", 8, 8, 128, 2, 1e-5, dtype="bfloat16", warm_up=0, trl_steps=1),
     "d": Size("SmolLM2-135M, float32, 8 x 8, up to 128 tokens", 8, 8, 128, 3, 1e-5, warm_up=1),
 }
 
@@ -185,7 +187,7 @@ def run_trl(size: Size, model: str, data: Path, folder: Path, seed: int) -> dict
         weight_decay=0.0,
         adam_beta2=0.999,
         max_grad_norm=1.0,
-        max_steps=size.steps,
+        max_steps=size.trl_steps or size.steps,
         gradient_checkpointing=False,
         logging_steps=10**6,
         save_strategy="no",

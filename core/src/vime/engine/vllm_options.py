@@ -128,8 +128,8 @@ def kv_cache_gib(config: RunConfig, model: dict[str, Any], longest: int, max_num
 
 def vllm_params(params: SamplingParams, room: int) -> Any:
     """vLLM's form of a request's parameters; `room` is the number of tokens that still fit into the context."""
-    from vllm import SamplingParams as VllmParams
     from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import SamplingParams as VllmParams
 
     stop = params.get("stop") or None
     max_tokens = max(1, min(params.get("max_new_tokens", room), room))

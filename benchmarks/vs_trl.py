@@ -10,8 +10,8 @@ same in float32, which is what one would choose on a processor that emulates bfl
 engine then computes in float32 on such a processor of its own accord (`--engine-dtype auto`). TRL generates with its own loop:
 its vLLM mode does not run on a CPU. Each run is a process of its own, with the round's number as its seed; the two sides take
 turns. A step is timed from the end of the one before to its own end; the first ones of a run are left out (none at c, where TRL
-takes minutes for one, and takes one only). "Learned" is the mean reward of the last third of the steps minus that of the first third; per second, it is
-divided by the time of the steps.
+takes minutes for one, and takes one only). "Learned" is the mean reward of the last third of the steps minus that of the first
+third; per second, it is divided by the time of the steps.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def seams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr("vime.engine.local.rest_of", noting)
     return found
+
+
+def test_threads_with_an_event_loop_each_are_all_answered(bench: Bench) -> None:
+    """As synchronous custom_generate functions do that call asyncio.run; an answer for one loop must wake the others too."""
+    bench.set(bench.old, 1)
+    params: SamplingParams = {"temperature": 1.0, "max_new_tokens": 8, "min_new_tokens": 8, "seed": 3}
+
+    def ask(prompt: list[int]) -> Generation:
+        async def answered() -> Generation:
+            return await bench.engine.generate(prompt, params)
+
+        return asyncio.run(answered())
+
+    with ThreadPoolExecutor(len(bench.prompts)) as threads:
+        answers = list(threads.map(ask, bench.prompts, timeout=300.0))
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in bench.plain(params)]
 
 
 def test_each_part_has_the_log_probs_of_the_weights_that_made_it(bench: Bench, seams: list[int]) -> None:

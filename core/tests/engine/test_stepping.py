@@ -1,15 +1,18 @@
 """Who steps an engine, and what happens between two steps. The engine here is a counter; vLLM is in tests/e2e."""
 
 import asyncio
+import contextvars
+import signal
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from vime.engine.stepping import Stepper
-from vime.errors import EngineDeadError
+from vime.errors import EngineDeadError, EngineError
 from vime.runtime.event_loop import RunLoop
-from vime.runtime.interrupts import Interrupts
+from vime.runtime.interrupts import Interrupted, Interrupts
 
 NUM_GPUS = 0
 
@@ -21,6 +24,7 @@ class Counter:
         self.left: dict[str, int] = {}
         self.futures: dict[str, Future[str]] = {}
         self.threads: set[threading.Thread] = set()
+        self.failures: list[BaseException] = []
         self.stepper = Stepper(self.step, lambda: bool(self.left), self.fail, own_thread=own_thread)
 
     def ask(self, name: str) -> Future[str]:
@@ -40,6 +44,7 @@ class Counter:
                 self.futures[name].set_result(name)
 
     def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
         for name in list(self.left):
             del self.left[name]
             self.futures[name].set_exception(error)
@@ -136,6 +141,43 @@ def test_an_interrupt_in_a_step_reaches_the_thread_that_waits():
     assert len(failures) == 1
 
 
+def test_a_step_waits_for_other_threads_only_as_long_as_somebody_waits_for_it():
+    """Whoever waits may be content before all that a step wants to see has happened."""
+    done: Future[str] = Future()
+    steps = []
+
+    def step() -> None:
+        steps.append(1)
+        done.set_result("enough")
+        stepper.wait_until(lambda: False, seconds=1e6)
+
+    stepper = Stepper(step, lambda: not steps, lambda error: None, own_thread=False)
+    assert stepper.work_for(lambda: done) == "enough"
+
+
+def test_without_a_thread_nothing_is_asked_while_nobody_steps(counter):
+    if counter.stepper._thread is None:
+        with pytest.raises(EngineError, match="at this moment it does not"):
+            counter.stepper.check_at_work()
+    else:
+        counter.stepper.check_at_work()
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_made_and_harms_nothing(counter):
+    made = threading.Event()
+
+    async def give_up() -> None:
+        calling = asyncio.ensure_future(counter.stepper.calling(made.set))
+        await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+
+    asyncio.run(give_up())
+    assert result(counter, counter.ask("a")) == "a"
+    assert made.is_set()
+    assert not counter.failures
+
+
 # --- with the event loop of a run --------------------------------------------------------------------------------
 
 
@@ -143,7 +185,8 @@ def test_an_interrupt_in_a_step_reaches_the_thread_that_waits():
 def run_loop():
     with Interrupts() as interrupts:
         loop = RunLoop(interrupts)
-        loop.engine = SteppedCounter()
+        counter: Any = SteppedCounter()
+        loop.engine = counter
         yield loop
         loop.close()
 
@@ -169,6 +212,50 @@ def test_an_error_of_a_rollout_comes_out_and_the_next_one_works(run_loop):
     with pytest.raises(ValueError, match="a bad request"):
         run_loop.run(run_loop.engine.generate("bad"))
     assert run_loop.run(run_loop.engine.generate("a")) == "a"
+
+
+def test_hooks_see_the_context_of_the_main_thread(run_loop):
+    variable = contextvars.ContextVar("variable", default="default")
+    variable.set("set in the main thread")
+
+    async def hook():
+        return variable.get(), await asyncio.gather(asyncio.create_task(inner()))
+
+    async def inner():
+        return variable.get()
+
+    assert run_loop.run(hook()) == ("set in the main thread", ["set in the main thread"])
+
+
+def test_an_interrupt_of_the_main_thread_ends_what_it_waited_for(run_loop):
+    """As Ctrl-C does in the closing of a run: what goes on in the loop would wait for an engine that nobody steps."""
+    ended = threading.Event()
+
+    async def rollout():
+        run_loop.engine.ask("a")
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            ended.set()
+
+    class Stop(BaseException): ...
+
+    def step() -> None:
+        raise Stop
+
+    run_loop.engine.stepper._step = step
+    with pytest.raises(Stop):
+        run_loop.complete(rollout())
+    assert ended.wait(timeout=60.0)
+
+
+def test_a_signal_that_a_hook_raises_interrupts_the_run(run_loop):
+    async def hook():
+        signal.raise_signal(signal.SIGTERM)  # to this thread, which does not handle signals
+        await asyncio.sleep(1e6)
+
+    with run_loop._interrupts.deferred(), pytest.raises(Interrupted):
+        run_loop.run(hook())
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ SIZES = {
 
 
 def score(kind: str, text: str, label: str | None) -> float:
-    """`answer`: whether the last number is the label. `ones`: the share of the digit 1."""
+    """`answer`: whether the last number is the label. `ones`: the share of the digit 1, without special tokens, which TRL's text lacks."""
+    text = re.sub(r"<\|\w+\|>", "", text)
     if kind == "ones":
         return text.count("1") / max(1, len(text))
     numbers = re.findall(r"-?\d+", text)

@@ -35,7 +35,8 @@ def reference(model: nn.Module, temperature: float) -> tuple[torch.Tensor, torch
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_log_probs_entropy_and_gradients_equal_those_of_whole_logits(make_model, monkeypatch, temperature, is_chunked):
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.3])
+def test_log_probs_entropy_and_gradients_equal_those_of_whole_logits(make_model, monkeypatch, temperature, is_chunked, entropy_coef):
     if is_chunked:
         monkeypatch.setattr(policy_model, "LOGITS_AT_ONCE", 1)
     path = make_model(tied=not is_chunked)
@@ -43,12 +44,12 @@ def test_log_probs_entropy_and_gradients_equal_those_of_whole_logits(make_model,
     policy = PolicyModel(load_model(path, torch.float32, "auto", cpu), temperature, chunk_size=2)
     whole = load_model(path, torch.float32, "auto", cpu)
     weights = torch.linspace(-1, 1, 7)
-    log_probs, entropy = policy(*inputs(), entropy_grad=True)
+    log_probs, entropy = policy(*inputs(), entropy_grad=entropy_coef != 0)
     expected, expected_entropy = reference(whole, temperature)
     torch.testing.assert_close(log_probs.double(), expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(entropy.double(), expected_entropy, atol=1e-5, rtol=0)
-    ((log_probs + 0.3 * entropy) * weights).sum().backward()
-    ((expected + 0.3 * expected_entropy) * weights).sum().backward()
+    ((log_probs + entropy_coef * entropy) * weights).sum().backward()
+    ((expected + entropy_coef * expected_entropy) * weights).sum().backward()
     for (name, ours), theirs in zip(policy.model.named_parameters(), whole.parameters(), strict=True):
         assert ours.grad is not None, name
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)

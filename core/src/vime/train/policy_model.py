@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vime.train.output_head import answer_in_float32, log_probs_and_entropy
 from vime.train.shared_prompts import attention_pair_cost
 
 LOGITS_AT_ONCE = 2**24
@@ -28,7 +29,7 @@ class PolicyModel(nn.Module):
         self.chunk_size = max(chunk_size, LOGITS_AT_ONCE // config.vocab_size)
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         if next(model.parameters()).dtype is not torch.float32:
-            _compute_in_float32(model.get_output_embeddings())  # type: ignore[operator]
+            answer_in_float32(model.get_output_embeddings())  # type: ignore[operator]
         self.pair_cost = attention_pair_cost(model)
         """None where rows of one prompt cannot be one sequence."""
         self.scale: float = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
@@ -73,12 +74,7 @@ class PolicyModel(nn.Module):
             logits_C_V = torch.tanh(logits_C_V / self.softcap) * self.softcap
         if temperature != 1.0:
             logits_C_V = logits_C_V / temperature
-        log_norm_C = logits_C_V.logsumexp(dim=-1)
-        log_probs_C = logits_C_V.gather(-1, targets_C[:, None]).squeeze(-1) - log_norm_C
-        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-            probs_C_V = (logits_C_V - log_norm_C[:, None]).exp()
-            entropy_C = log_norm_C - (probs_C_V * logits_C_V).sum(dim=-1)
-        return log_probs_C, entropy_C
+        return log_probs_and_entropy(logits_C_V, targets_C, entropy_grad=entropy_grad)
 
 
 def hidden_states(
@@ -92,17 +88,3 @@ def hidden_states(
     given = {name: part for name, part in layout.items() if part is not None}
     hidden_B_T_H = backbone(input_ids=input_ids_B_T, use_cache=False, **given).last_hidden_state
     return hidden_B_T_H.reshape(-1, hidden_B_T_H.shape[-1])[select_K]
-
-
-def _compute_in_float32(head: Any) -> None:
-    """Let a low-precision output head answer in float32.
-
-    Logits of about 20 rounded to bfloat16 are off by up to 0.06, more than training and engine may differ by. The module
-    stays the one that is called, so that ZeRO-3 gathers its weight.
-    """
-
-    def forward(hidden: Tensor) -> Tensor:
-        bias = None if head.bias is None else head.bias.float()
-        return nn.functional.linear(hidden.float(), head.weight.float(), bias)
-
-    head.forward = forward

@@ -55,7 +55,7 @@ class Size:
 SIZES = {
     "a": Size("quickstart model, 8 x 8, 16 tokens", 8, 8, 16, 60, 1e-4),
     "b": Size("random weights, 32 x 8, up to 128 tokens", 32, 8, 128, 14, 1e-4, reward="ones", rows_at_once=256),
-    "c": Size("SmolLM2-135M, bfloat16, 8 x 8, up to 128 tokens", 8, 8, 128, 2, 1e-5, dtype="bfloat16", warm_up=0, trl_steps=1),
+    "c": Size("SmolLM2-135M, bfloat16, 8 x 8, up to 128 tokens", 8, 8, 128, 4, 1e-5, dtype="bfloat16", warm_up=1, trl_steps=2),
     "d": Size("SmolLM2-135M, float32, 8 x 8, up to 128 tokens", 8, 8, 128, 3, 1e-5, warm_up=1),
 }
 

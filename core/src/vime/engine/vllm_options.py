@@ -59,7 +59,7 @@ def engine_options(config: RunConfig, model_path: str, *, dtype: str, concurrenc
     options: dict[str, Any] = {
         "model": model_path,
         "dtype": dtype,
-        # Logits of 20 rounded to bfloat16 are off by 0.06, in the engine and in the trainer; see PolicyModel for the other half.
+        # Logits of 20 rounded to bfloat16 are off by 0.06, in the engine and in the trainer; see train/output_head.py for the other half.
         "hf_overrides": {"head_dtype": "float32"},
         "enable_prefix_caching": config.vllm_enable_prefix_caching,
         "max_num_seqs": max_num_seqs,

@@ -26,7 +26,8 @@ def pack_float32_head(model: Any) -> None:
     """
     import torch
 
-    head, processor = getattr(model, "lm_head", None), getattr(model, "logits_processor", None)
+    head: Any = getattr(model, "lm_head", None)
+    processor: Any = getattr(model, "logits_processor", None)
     weight = getattr(head, "weight", None)
     if weight is None or weight.device.type != "cpu" or weight.dtype is torch.float32 or weight.ndim != 2:
         return

@@ -19,9 +19,7 @@ import gc
 import heapq
 import itertools
 import json
-import os
 import pickle
-import platform
 import random
 import resource
 import statistics
@@ -35,6 +33,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from machine import machine
 
 from vime.api import Sample, hookimpl
 from vime.config.run_config import RunConfig
@@ -325,7 +325,7 @@ def main() -> None:
 
 Written by `python benchmarks/cluster_scale.py --write`.
 
-{datetime.date.today()}; {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}.
+{datetime.date.today()}; {machine()}.
 Engines are simulated: {SLOTS} requests at once, {TOKENS_PER_SECOND:g} tokens a second each, answers of {MEAN_TOKENS} tokens in the
 mean (lognormal); groups of {SAMPLES}. The driver's code is the real one. A message to an actor and its answer cost the driver
 {1e6 * message:.0f} µs in Ray (measured with a real actor), which every message to a simulated engine costs too.

@@ -16,8 +16,6 @@ import csv
 import datetime
 import gc
 import json
-import os
-import platform
 import random
 import resource
 import subprocess
@@ -27,6 +25,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from machine import machine
 
 from vime.config.run_config import RunConfig
 from vime.data.dataset import load_dataset
@@ -147,8 +147,8 @@ def main() -> None:
 
 Written by `python benchmarks/data.py --write`.
 
-{options.rows:,} rows; processor time; {datetime.datetime.now(tz=datetime.UTC).date()}; {os.cpu_count()} cores ({platform.machine()}),
-Python {platform.python_version()}. The first three columns of figures are bytes a row, the others rows a second. Starting checks every
+{options.rows:,} rows; processor time; {datetime.datetime.now(tz=datetime.UTC).date()};
+{machine()}. The first three columns of figures are bytes a row, the others rows a second. Starting checks every
 row: it is JSON, its keys are there, prompt, label and metadata have their types. Handing out makes a group of {SAMPLES} samples of
 each row, {ROLLOUT} groups a call.
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import statistics
 import time
 from pathlib import Path
 from typing import Any
+
+from machine import machine
 
 REQUESTS = 256
 SYNCS = 20
@@ -106,9 +106,8 @@ def main() -> int:
     text = table(measured_requests(local, pool, arguments.rounds), measured_syncs(local, pool, weights), size)
     print(text)
     if arguments.write:
-        machine = f"{os.cpu_count()} {platform.machine()} cores without GPU, torch {torch.__version__}"
         what = f"{REQUESTS} requests, medians of {arguments.rounds} rounds and {SYNCS} syncs"
-        head = f"# Engines through Ray\n\n`python benchmarks/engine_pool.py`, {machine}, {what}.\n\n"
+        head = f"# Engines through Ray\n\n`python benchmarks/engine_pool.py`, {machine()}, torch {torch.__version__}, {what}.\n\n"
         Path(__file__).with_suffix(".md").write_text(f"{head}{text}\n")
     pool.close()
     placement.close()

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from vs_trl import SIZES, Size, data_of, model_of, run_vime
 
 PARTS = ("rollout", "train", "sync")
@@ -146,8 +145,8 @@ def write(rows: list[str]) -> None:
     table = "\n".join(found[key] for key in sorted(found))
     text = f"""# A step against its floor
 
-Written by `python benchmarks/floor.py --write`, {datetime.date.today()}; {os.cpu_count()} cores ({platform.machine()}),
-Python {platform.python_version()}. Seconds, medians of the steps of a run and of the runs; the ratio with the smallest and largest.
+Written by `python benchmarks/floor.py --write`, {datetime.date.today()};
+{machine()}. Seconds, medians of the steps of a run and of the runs; the ratio with the smallest and largest.
 
 | size | runs | step | floor | step / floor | rollout | generate | train | bare loop | sync | rest |
 |---|---|---|---|---|---|---|---|---|---|---|

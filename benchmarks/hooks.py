@@ -14,8 +14,6 @@ import asyncio
 import gc
 import inspect
 import itertools
-import os
-import platform
 import statistics
 import sys
 import time
@@ -26,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import pluggy
+from machine import machine
 
 from vime.api import DynamicFilterOutput, RolloutFnTrainOutput, Sample, Status, hookimpl
 from vime.config.run_config import RunConfig
@@ -409,7 +408,6 @@ def report(repetitions: int) -> str:
     for name, check in bench.checks():
         (spent,) = side_by_side([check], repetitions, bench.forget_verdicts)
         checks.append(f"| {name} | {spent:.0f} | {spent / SAMPLES:.2f} |")
-    version = ".".join(map(str, sys.version_info[:3]))
     return "\n".join(
         [
             "# What a hook call costs",
@@ -418,7 +416,7 @@ def report(repetitions: int) -> str:
             "",
             f"Microseconds of processor time, medians of {repetitions} repetitions in which the three ways take turns, "
             f"{time.strftime('%Y-%m-%d')}; "
-            f"{os.cpu_count()} cores ({platform.machine()}), Python {version}, pluggy {pluggy.__version__}. "
+            f"{machine()}, pluggy {pluggy.__version__}. "
             f"{GROUPS} groups of {GROUP_SIZE} samples with {TOKENS} prompt and {TOKENS} response tokens, one plugin, "
             "functions that do next to nothing.",
             "",

@@ -18,7 +18,6 @@ import gc
 import importlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from machine import machine
 from training_steps import CASES, Bare, Case, Trainer, case_models
 
 KINDS = {
@@ -87,7 +87,6 @@ def compare(name: str, model: str, rounds: int) -> list[str]:
 
 
 def page(models: dict[str, str], rounds: int) -> str:
-    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
     columns = ("step", "", "imported", "held", "step, beyond that", "peak, all of it")
     return "\n".join(
         [
@@ -95,7 +94,7 @@ def page(models: dict[str, str], rounds: int) -> str:
             "",
             "Written by `python benchmarks/memory.py --write`.",
             "",
-            f"MiB; medians of {rounds} processes of each, {datetime.now(UTC):%Y-%m-%d}; {machine}.",
+            f"MiB; medians of {rounds} processes of each, {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
             "",
             "| " + " | ".join(columns) + " |",
             "|---|---|" + "---:|" * (len(columns) - 2),

@@ -14,8 +14,6 @@ import argparse
 import asyncio
 import datetime
 import json
-import os
-import platform
 import random
 import statistics
 import tempfile
@@ -25,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
+
+from machine import machine
 
 from vime.api import Sample, hookimpl
 from vime.config.load import Resolved
@@ -143,7 +143,7 @@ Written by `python benchmarks/pipeline.py --write`.
 
 Seconds, medians of {options.rounds} runs of {options.rollouts} steps for each figure, the pipelines taking turns; a weight sync
 sleeps {SYNC} s.
-{datetime.datetime.now(tz=datetime.UTC).date()}; {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}.
+{datetime.datetime.now(tz=datetime.UTC).date()}; {machine()}.
 Engines and trainers are asleep while they work, so that nothing but vime's own work is added. Rollout, sum and maximum
 (the larger of rollout and training) are those of sync, with the sync.
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from machine import machine
 
 PIPELINES = ("sync", "async", "continuous")
 PARTS = ("rollout_time", "train_time", "sync_time", "step_time")
@@ -53,8 +53,8 @@ def main() -> None:
         rows.append(f"| {pipeline} | {' | '.join(f'{seconds:.3f}' for seconds in middle)} |")
     text = f"""# Step time of the pipelines, with a real engine and trainer
 
-Written by `python benchmarks/pipeline_real.py --write`, {datetime.datetime.now(tz=datetime.UTC).date()}; {os.cpu_count()} cores
-({platform.machine()}), Python {platform.python_version()}. Seconds, medians of {arguments.rounds} runs of {arguments.rollouts} steps
+Written by `python benchmarks/pipeline_real.py --write`, {datetime.datetime.now(tz=datetime.UTC).date()};
+{machine()}. Seconds, medians of {arguments.rounds} runs of {arguments.rollouts} steps
 of 32 x 8 samples; the quickstart model, one trainer rank and one engine, which share the cores. In async and continuous `rollout` is
 what a step waits for one.
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import sysconfig
@@ -21,6 +19,8 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from machine import machine
 
 SAMPLED = "eval/heldout"
 GREEDY = "eval/heldout-greedy"
@@ -97,9 +97,7 @@ def main() -> int:
             outcomes.append(train(seed, root / f"seed-{seed}", options.extra))
             print(f"seed {seed}: {outcomes[-1].gain:+.1f} points in {outcomes[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     flags = " ".join(["vime train --plugin math --rollout-seed N", *options.extra])
-    print(
-        f"`{flags}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPU cores, {platform.machine()}, Python {platform.python_version()}\n"
-    )
+    print(f"`{flags}`, {datetime.now(UTC):%Y-%m-%d}, {machine()}\n")
     print(table(outcomes, options.threshold))
     return 0
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import statistics
 import time
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from machine import machine
 from rewards import symbolic, workers_time
 
 TARGET = 1.05
@@ -170,7 +169,6 @@ def page(rounds: int) -> str:
         loop.close()
     header = ["rollout", "without, ms", "with, ms", "ratio", "this process without, ms", "with, ms", "ratio", "workers, ms"]
     table = ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] + ["---:"] * 7, *rows)]
-    machine = f"{os.cpu_count()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
     met = "met" if float(rows[0][3]) <= TARGET else "not met"
     lines = [
         "# What the reward `math` adds to a rollout",
@@ -178,7 +176,7 @@ def page(rounds: int) -> str:
         "Written by `python benchmarks/reward_overlap.py --write`.",
         "",
         f"Medians of {rounds} pairs of rollouts ({rounds * CASES[0].weight} in the first row) on the quickstart's model, "
-        f"{time.strftime('%Y-%m-%d')}; {machine}. Each pair has the same prompts and seeds; ratios are medians over the pairs. By the "
+        f"{time.strftime('%Y-%m-%d')}; {machine()}. Each pair has the same prompts and seeds; ratios are medians over the pairs. By the "
         "clock, then on the processors.",
         "",
         *table,

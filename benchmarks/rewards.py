@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -166,6 +165,8 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def page(repetitions: int) -> str:
+    from machine import machine  # not above: workers load this file as the reward, by its path
+
     rows: list[Row] = []
     for settings, cases in CASES:
         bench = Bench(settings)
@@ -174,7 +175,6 @@ def page(repetitions: int) -> str:
                 rows += [bench.measure(what, make, count, together, repetitions) for count, together in WAYS]
         finally:
             bench.close()
-    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
     nothing, *others = (row for row in rows if row.count == 256)
     added = (f"{1e6 * (row.own - nothing.own) / 256:,.0f} us by {row.what}" for row in others)
     lines = [
@@ -182,7 +182,7 @@ def page(repetitions: int) -> str:
         "",
         "Written by `python benchmarks/rewards.py --write`.",
         "",
-        f"Medians of {repetitions} repetitions, {time.strftime('%Y-%m-%d')}; {machine}. Solutions of about {len(SOLUTION)} characters; "
+        f"Medians of {repetitions} repetitions, {time.strftime('%Y-%m-%d')}; {machine()}. Solutions of about {len(SOLUTION)} characters; "
         f"{WORKERS} workers. `samples at once` are scored together, as those of a rollout that end at the same time; 1 is the latency of a "
         "sample that comes alone.",
         "",

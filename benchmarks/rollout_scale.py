@@ -15,8 +15,6 @@ import asyncio
 import datetime
 import gc
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -26,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from machine import machine
 
 from vime.api import Sample, Status, hookimpl
 from vime.config.run_config import RunConfig
@@ -190,7 +190,7 @@ def main() -> None:
 Written by `python benchmarks/rollout_scale.py --write`.
 
 Microseconds of processor time, and bytes of memory at the highest point, for each group of {SAMPLES} samples;
-{datetime.datetime.now(tz=datetime.UTC).date()}; {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}.
+{datetime.datetime.now(tz=datetime.UTC).date()}; {machine()}.
 FakeEngine answers each request at once with four tokens. Linear means that the figures of a row do not grow with the number.
 
 {table(options.sizes)}

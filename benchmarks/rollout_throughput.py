@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,8 @@ import time
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
+
+from machine import machine
 
 GROUPS, SAMPLES = 32, 8
 TEMPERATURE = 1.0
@@ -183,7 +184,7 @@ def main() -> int:
         return 0
     print(
         f"{GROUPS} prompts x {SAMPLES} samples of {options.tokens} tokens on the quickstart's model, {options.rounds} alternating rounds; "
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPU cores, {platform.machine()}, Python {platform.python_version()}\n"
+        f"{datetime.now(UTC):%Y-%m-%d}, {machine()}\n"
     )
     print("| rollout | tokens/s | LLM.generate, tokens/s | ratio (median of pairs) |\n|---|---:|---:|---:|")
     for kind in ("plain", "filtered"):

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from machine import machine
 
 from vime.api import Generation, Sample, hookimpl
 from vime.config.load import Resolved
@@ -385,7 +385,7 @@ def main() -> None:
     text = f"""# How the time of a step grows
 
 Written by `python benchmarks/scale.py --write`{", with --quick" if options.quick else ""}, {datetime.datetime.now(tz=datetime.UTC).date()};
-{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}. Medians of
+{machine()}. Medians of
 {rounds}; the first step of a run does not count.
 Whole runs, with samples and TensorBoard written as by default.
 

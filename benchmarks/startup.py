@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import compileall
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -26,6 +25,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from machine import machine
 
 PLUGINS = 50
 HELP_GOAL, LIST_GOAL, TRAIN_GOAL = 0.4, 0.6, 1.2
@@ -249,7 +250,7 @@ def main() -> None:
 Written by `python benchmarks/startup.py --write`.
 
 Seconds, medians of {4 * options.rounds} rounds (commands) and {options.rounds} (runs), taking turns after one round to warm the page cache.
-{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}.
+{datetime.now(UTC):%Y-%m-%d}; {machine()}.
 
 From start to exit; `vime plugin list` with {PLUGINS} plugins installed beside those of this project:
 

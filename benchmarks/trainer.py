@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from machine import machine
 from training_steps import CASES, Bare, Case, Trainer, case_models
 
 
@@ -80,7 +80,6 @@ def compare(name: str, model: str, rounds: int) -> str:
 
 
 def page(models: dict[str, str], rounds: int) -> str:
-    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
     columns = ("step", "trainer, s", "bare, s", "speed", "trainer, CPU s", "bare, CPU s", "speed")
     return "\n".join(
         [
@@ -88,7 +87,7 @@ def page(models: dict[str, str], rounds: int) -> str:
             "",
             "Written by `python benchmarks/trainer.py --write`.",
             "",
-            f"Medians of {rounds} rounds in turns, {datetime.now(UTC):%Y-%m-%d}; {machine}. Speed is the bare "
+            f"Medians of {rounds} rounds in turns, {datetime.now(UTC):%Y-%m-%d}; {machine()}. Speed is the bare "
             "loop's time over the trainer's.",
             "",
             "| " + " | ".join(columns) + " |",

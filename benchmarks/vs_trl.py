@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import re
 import statistics
 import subprocess
@@ -280,6 +278,8 @@ def main() -> None:
 
 def write(rows: list[str]) -> None:
     """Put the rows into the table of benchmarks/vs_trl.md, in the place of those of the same size and side."""
+    from machine import machine  # not above: `vime train` loads this file as the reward, by its path
+
     file = Path(__file__).with_suffix(".md")
     found = (
         {key_of(line): line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("| (")} if file.exists() else {}
@@ -288,8 +288,8 @@ def write(rows: list[str]) -> None:
     table = "\n".join(found[key] for key in sorted(found))
     text = f"""# A GRPO step against TRL's
 
-Written by `python benchmarks/vs_trl.py --write`, {datetime.date.today()}; {os.cpu_count()} cores ({platform.machine()}),
-Python {platform.python_version()}; medians of the runs of each side, taking turns. "Faster" is TRL's time over
+Written by `python benchmarks/vs_trl.py --write`, {datetime.date.today()};
+{machine()}; medians of the runs of each side, taking turns. "Faster" is TRL's time over
 vime's in neighbouring runs, with the smallest and the largest.
 
 | size | side | runs | s/step | faster | tokens | reward | learned | learned per 1,000 s | whole run, s |

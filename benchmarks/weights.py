@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from random_model import write_random_model
 
 PARTS = {
@@ -175,14 +175,13 @@ def table_of_parts(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def page(models: dict[str, str], rounds: int) -> str:
     found = {name: in_its_own_process(model, rounds) for name, model in models.items()}
-    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
     return "\n".join(
         [
             "# What a sync of weights costs",
             "",
             "Written by `python benchmarks/weights.py --write`.",
             "",
-            f"Medians of {rounds} rounds, copy and sync in turns, {datetime.now(UTC):%Y-%m-%d}; {machine}. Trainer and engine "
+            f"Medians of {rounds} rounds, copy and sync in turns, {datetime.now(UTC):%Y-%m-%d}; {machine()}. Trainer and engine "
             "are in one process.",
             "",
             *table(found),

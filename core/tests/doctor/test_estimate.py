@@ -75,6 +75,13 @@ def test_float32_on_a_cpu(model):
     assert needed.disk * 1024 == 12 + 36
 
 
+def test_an_engine_below_float32_on_a_cpu_has_its_output_head_in_float32_too(tmp_path):
+    other = read_model(model_folder(tmp_path / "other", config={**CONFIG, "vocab_size": 1024}))
+    config = RunConfig(engine_dtype="bfloat16", engine_tp=2, runtime="ray", vllm_kv_cache_gib=1.0)
+    assert mib(estimate(config, other, on_gpu=False).engine) == {"weights": 3, "output head": 2, "KV cache": 512}
+    assert "output head" not in estimate(config, other, on_gpu=True).engine
+
+
 @pytest.mark.parametrize(("stage", "weights", "gradients", "optimizer"), [(0, 6, 18, 9), (1, 6, 18, 9), (2, 6, 4.5, 9), (3, 1.5, 4.5, 9)])
 def test_zero_splits_over_the_ranks_and_bfloat16_has_float32_copies(model, stage, weights, gradients, optimizer):
     config = RunConfig(runtime="ray", trainer_ranks=4, zero_stage=stage, train_dtype="bfloat16")

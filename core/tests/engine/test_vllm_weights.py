@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vime.engine.vllm_repairs import pack_float32_head, share_tied_head
+from vime.engine.vllm_repairs import pack_float32_heads, share_tied_head
 from vime.engine.vllm_weights import VllmWeights
 
 NUM_GPUS = 0
@@ -41,12 +41,12 @@ def test_a_sleeping_engine_takes_its_weights_back_for_a_push_and_its_cache_after
     weights.sleep()
     weights.replace([("a", 1)])
     assert engine.calls == [
-        "pack_float32_head",  # of the weights that it was loaded with
+        "pack_float32_heads",  # of the weights that it was loaded with
         ("sleep", 1),
         ("wake_up", ["weights"]),
         ("reload_weights", [("a", 1)]),
         "share_tied_head",
-        "pack_float32_head",
+        "pack_float32_heads",
         ("wake_up", ["kv_cache"]),
         "reset_prefix_cache",
     ]
@@ -58,7 +58,7 @@ def test_for_a_score_or_a_request_all_of_it_wakes_once() -> None:
     weights.sleep()
     weights.wake()
     weights.wake()
-    assert engine.calls == ["pack_float32_head", ("sleep", 1), ("wake_up", ["weights", "kv_cache"])]
+    assert engine.calls == ["pack_float32_heads", ("sleep", 1), ("wake_up", ["weights", "kv_cache"])]
 
 
 def test_an_engine_sleeps_once_and_one_that_is_awake_is_left_alone() -> None:
@@ -94,7 +94,7 @@ def test_a_head_of_its_own_and_one_whose_embedding_is_not_packed_are_left_alone(
 
 
 class Processor:
-    """What pack_float32_head looks at of vLLM's LogitsProcessor, which converts the weight in each call."""
+    """What pack_float32_heads looks at of vLLM's LogitsProcessor, which converts the weight in each call."""
 
     def __init__(self, head_dtype: Any) -> None:
         self.head_dtype = head_dtype
@@ -103,39 +103,66 @@ class Processor:
         return "vLLM's own"
 
 
+class Head:
+    def __init__(self, weight: Any) -> None:
+        self.weight = weight
+
+
+def packs() -> bool:
+    """Whether this build of vLLM can pack a weight: that for GPUs cannot."""
+    from vllm import _custom_ops as ops
+
+    return ops._supports_onednn
+
+
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_head_answers_with_float32_products_of_the_weights_that_it_had_when_it_was_packed(bias: bool) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_heads_answer_with_float32_products_of_the_weights_that_they_have_after_a_load(dtype: str, bias: bool) -> None:
     import torch
 
+    if not packs():
+        pytest.skip("this vLLM is not for CPUs")
     torch.manual_seed(0)
-    head = SimpleNamespace(weight=torch.randn(40, 64).bfloat16())
-    model = SimpleNamespace(lm_head=head, logits_processor=Processor(torch.float32))
-    offset = torch.randn(40).bfloat16() if bias else None
-    hidden = torch.randn(2, 3, 64).bfloat16()
-    answers = []
+    heads = [Head(torch.randn(40, 64).to(getattr(torch, dtype))) for _ in range(2)]
+    processor = Processor(torch.float32)
+    model = SimpleNamespace(modules=lambda: [object(), processor])
+    offset = torch.randn(40).to(getattr(torch, dtype)) if bias else None
+    hidden = torch.randn(2, 3, 64).to(getattr(torch, dtype))
     for _ in range(2):
-        pack_float32_head(model)
-        logits = model.logits_processor._apply_head(head, hidden, offset)
-        expected = hidden.double() @ head.weight.double().t() + (0 if offset is None else offset.double())
-        assert logits.dtype is torch.float32
-        torch.testing.assert_close(logits.double(), expected, atol=1e-5, rtol=0)
-        answers.append(logits)
-        head.weight.neg_()
-    assert not torch.equal(*answers)
-    assert model.logits_processor._apply_head(SimpleNamespace(weight=head.weight), hidden, None) == "vLLM's own"
+        pack_float32_heads(model)
+        for head in heads:
+            logits = processor._apply_head(head, hidden, offset)
+            expected = hidden.double() @ head.weight.double().t() + (0 if offset is None else offset.double())
+            assert logits.dtype is torch.float32
+            torch.testing.assert_close(logits.double(), expected, atol=1e-5, rtol=0)
+            head.weight.neg_()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "head_dtype", "shape"), [("float32", "float32", (4, 4)), ("bfloat16", "bfloat16", (4, 4)), ("bfloat16", "float32", (0,))]
-)
+OTHER_HEADS = [("float32", "float32", (4, 4)), ("bfloat16", "bfloat16", (4, 4)), ("bfloat16", "float32", (0,)), ("int8", "float32", (4, 4))]
+
+
+@pytest.mark.parametrize(("dtype", "head_dtype", "shape"), OTHER_HEADS)
 def test_other_heads_are_left_to_vllm(dtype: str, head_dtype: str, shape: tuple[int, ...]) -> None:
     import torch
 
-    head = SimpleNamespace(weight=torch.zeros(shape, dtype=getattr(torch, dtype)))
-    model = SimpleNamespace(lm_head=head, logits_processor=Processor(getattr(torch, head_dtype)))
-    pack_float32_head(model)
-    assert model.logits_processor._apply_head(head, None, None) == "vLLM's own"
-    pack_float32_head(SimpleNamespace())
+    processor = Processor(getattr(torch, head_dtype))
+    pack_float32_heads(SimpleNamespace(modules=lambda: [processor]))
+    assert processor._apply_head(Head(torch.zeros(shape, dtype=getattr(torch, dtype))), None, None) == "vLLM's own"
+
+
+def test_a_head_that_onednn_refuses_is_left_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from vllm import _custom_ops as ops
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no primitive")
+
+    monkeypatch.setattr(ops, "_supports_onednn", True)
+    monkeypatch.setattr(ops, "create_onednn_mm", refuse)
+    processor = Processor(torch.float32)
+    pack_float32_heads(SimpleNamespace(modules=lambda: [processor]))
+    for _ in range(2):
+        assert processor._apply_head(Head(torch.zeros(4, 4, dtype=torch.bfloat16)), None, None) == "vLLM's own"
 
 
 if __name__ == "__main__":

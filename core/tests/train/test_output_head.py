@@ -78,6 +78,14 @@ def test_gradients_equal_those_of_numbers_that_are_moved_a_little(entropy_grad):
     assert torch.autograd.gradcheck(numbers, (logits,))
 
 
+def test_a_gradient_of_a_gradient_is_refused_and_not_wrong():
+    logits = torch.randn(2, 5, requires_grad=True)
+    log_probs, _ = log_probs_and_entropy(logits, torch.tensor([0, 1]))
+    (first,) = torch.autograd.grad(log_probs.sum(), logits, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.square().sum().backward()
+
+
 def test_large_and_small_logits_give_finite_numbers():
     logits = torch.tensor([[1e4, 0.0, -1e4], [-1e4, -1e4, -1e4]], requires_grad=True)
     log_probs, entropy = log_probs_and_entropy(logits, torch.tensor([0, 1]), entropy_grad=True)

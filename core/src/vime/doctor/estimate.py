@@ -127,8 +127,11 @@ def _of_engine(config: RunConfig, model: Model, dtype: str, *, on_gpu: bool, gpu
     wave = (config.over_sampling_batch_size or config.rollout_batch_size) * config.n_samples_per_prompt
     sequences = config.vllm_max_num_seqs or max(1, min(_DEFAULT_SEQUENCES, wave))
     longest = config.vllm_max_model_len or longest_sequence(config, model.config.get("max_position_embeddings", 4096))
+    held = {"weights": weights}
+    if dtype != "float32":  # see pack_float32_heads in engine/vllm_repairs.py
+        held["output head"] = 4 * model.config.get("vocab_size", 0) * model.config.get("hidden_size", 0) / config.engine_tp / GIB
     try:
         cache = config.vllm_kv_cache_gib or kv_cache_gib(config, model.config, longest, sequences)
     except KeyError:  # a config.json whose sizes have other names
-        return {"weights": weights}
-    return {"weights": weights, "KV cache": cache / config.engine_tp}
+        return held
+    return held | {"KV cache": cache / config.engine_tp}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 
@@ -18,34 +19,55 @@ def share_tied_head(model: Any) -> None:
         head.cpu_linear = packed
 
 
-def pack_float32_head(model: Any) -> None:
-    """Pack the output head of a low-precision model that answers in float32 on a CPU, as of this moment.
+def pack_float32_heads(model: Any) -> None:
+    """Let output heads of a low-precision model that answer in float32 on a CPU multiply with a packed float32 weight.
 
     In every step vLLM's `LogitsProcessor` would convert the whole weight, and multiply without packing it: for 64 requests
-    of a model with 49,152 tokens that is half of a step.
+    of a model with 49,152 tokens that is half of a step. A weight is packed when it is first used after this call, which
+    therefore belongs after every change of the weights.
     """
     import torch
+    from vllm.platforms import current_platform
 
-    head: Any = getattr(model, "lm_head", None)
-    processor: Any = getattr(model, "logits_processor", None)
-    weight = getattr(head, "weight", None)
-    if weight is None or weight.device.type != "cpu" or weight.dtype is torch.float32 or weight.ndim != 2:
+    if not current_platform.is_cpu():
         return
-    if getattr(processor, "head_dtype", None) is not torch.float32:
-        return
-    from vllm import _custom_ops as ops
+    for module in model.modules():
+        if getattr(module, "head_dtype", None) is torch.float32 and hasattr(module, "_apply_head"):
+            vars(module).pop("_apply_head", None)  # the old pack goes before the new one is made
+            module._apply_head = _PackedHeads(module)
 
-    if not ops._supports_onednn:
-        return
-    packed = ops.create_onednn_mm(weight.detach().float().t(), 32)
-    apply_head = type(processor)._apply_head
 
-    def apply_packed(asked_head: Any, hidden: Any, bias: Any) -> Any:
-        if asked_head is not head:
-            return apply_head(processor, asked_head, hidden, bias)
+class _PackedHeads:
+    """In place of the `_apply_head` of a `LogitsProcessor`, which may be asked about several heads."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = weakref.proxy(processor)  # which owns this
+        self._apply_head = type(processor)._apply_head
+        self._packed: dict[Any, Any] = {}
+        """By head; None for one that is left to vLLM."""
+
+    def __call__(self, head: Any, hidden: Any, bias: Any) -> Any:
+        if head not in self._packed:
+            self._packed[head] = self._pack(head)
+        packed = self._packed[head]
+        if packed is None:
+            return self._apply_head(self._processor, head, hidden, bias)
+        from vllm import _custom_ops as ops
+
         return ops.onednn_mm(packed, hidden.float(), None if bias is None else bias.float())
 
-    processor._apply_head = apply_packed
+    @staticmethod
+    def _pack(head: Any) -> Any:
+        import torch
+        from vllm import _custom_ops as ops
+
+        weight = head.weight
+        if weight.dtype not in (torch.bfloat16, torch.float16) or weight.ndim != 2 or not ops._supports_onednn:
+            return None
+        try:
+            return ops.create_onednn_mm(weight.detach().float().t(), 32)
+        except RuntimeError:  # vLLM also does without, where oneDNN refuses
+            return None
 
 
 def shut_down(llm_engine: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vime.engine.vllm_repairs import pack_float32_head, share_tied_head
+from vime.engine.vllm_repairs import pack_float32_heads, share_tied_head
 
 
 class VllmWeights:
@@ -20,7 +20,7 @@ class VllmWeights:
         self._llm_engine, self._is_in_process = llm_engine, is_in_process
         self._asleep: list[str] = []
         """vLLM's tags of what sleeps."""
-        llm_engine.apply_model(pack_float32_head)
+        llm_engine.apply_model(pack_float32_heads)
 
     def sleep(self) -> None:
         """Leave the device's memory to others. With no requests in flight."""
@@ -53,6 +53,6 @@ class VllmWeights:
     def _loaded(self) -> None:
         """The cache comes back last: until then old and new weights may be in memory."""
         self._llm_engine.apply_model(share_tied_head)
-        self._llm_engine.apply_model(pack_float32_head)
+        self._llm_engine.apply_model(pack_float32_heads)
         self.wake()
         self._llm_engine.reset_prefix_cache()

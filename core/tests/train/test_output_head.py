@@ -81,7 +81,7 @@ def test_gradients_equal_those_of_numbers_that_are_moved_a_little(entropy_grad):
 def test_a_gradient_of_a_gradient_is_refused_and_not_wrong():
     logits = torch.randn(2, 5, requires_grad=True)
     log_probs, _ = log_probs_and_entropy(logits, torch.tensor([0, 1]))
-    (first,) = torch.autograd.grad(log_probs.sum(), logits, create_graph=True)
+    (first,) = torch.autograd.grad(log_probs.square().sum(), logits, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.square().sum().backward()
 

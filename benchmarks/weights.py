@@ -213,7 +213,7 @@ def main() -> None:
             "60M, head of its own": write_random_model(Path(folder) / "untied", is_tied=False),
         }
         if arguments.model:
-            models[Path(arguments.model).name] = arguments.model
+            models["/".join(Path(arguments.model).absolute().parts[-2:])] = arguments.model
         text = page(models, arguments.rounds)
     print(text, end="")
     if arguments.write:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +55,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if hasattr(config, "workerinput"):
         items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def stays_in_its_folder() -> Iterator[None]:
+    """A plugin under test that changes the working directory changes it for its own test only."""
+    folder = Path.cwd()
+    yield
+    os.chdir(folder)
